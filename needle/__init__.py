@@ -1,34 +1,36 @@
 """needle: a small deep-learning framework whose models compile.
 
-For those who change this package:
+For developers of this package:
 
-- The folders, each of which imports only those before it: `common`, `backend_ndarray`, `sizes`,
-  `autograd` (tensors, the nodes behind them, gradients), `op` (the base of all ops), `ops`, `init`,
-  `nn`, `linalg`, `tensors` (functions that are no ops), `methods` (which binds the methods of
-  tensors, once all ops are defined), `trace`, `loops`. `pyproject.toml` has the whole order,
-  and a linter checks it.
+- The folders have an order, and each imports only earlier ones: `common`, `backend_ndarray`,
+  `sizes`, `autograd` (tensors, the nodes behind them, gradients), `op` (the base of all ops),
+  `ops`, `init`, `nn`, `linalg`, `tensors` (functions that are not ops), `methods` (binds the
+  methods of tensors, once all ops are defined), `trace`, `loops`. `pyproject.toml` has the whole
+  order, and a linter checks it.
 - A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
-  that its op's gradient reads, and a backward pass releases them as soon as it has read them,
+  that its op's gradient reads. A backward pass releases these values as soon as it has read them,
   unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.
-- Each buffer counts in-place writes. A kept value that was overwritten, through whatever view, is
-  therefore an error and not a wrong gradient. Writes by other libraries to shared memory (DLPack)
-  are not seen.
+- Each buffer counts in-place writes. If a kept value is overwritten, through any view, backward
+  therefore raises an error instead of computing a wrong gradient. Writes by other libraries to
+  shared memory (DLPack) are not counted.
 - `trace` runs a model on shapes instead of values and records a `Graph`. Parameters keep their
-  `state_dict` names. Reading a value while tracing is an error that names the module and op.
-- `sizes` has sizes that the call of compiled code decides. Before an op is recorded, `Op.decided`
-  settles its attributes for all sizes. `Graph.at` is the graph with numbers for its dims.
+  `state_dict` names. Reading a value while tracing raises an error that names the module and op.
+- `sizes` has the sizes that stay open until compiled code is called. Before an op is recorded,
+  `Op.decided` settles its attributes for all sizes. `Graph.at` is the graph with numbers for its
+  dims.
 - `linalg` and `fft` have functions that NumPy computes, for eager code alone (`matrix_power` and
   most norms are made of ops, and compile). Their ops (`ops._numpy_op`) have gradients made of
-  tensor ops, so of any order, but no compiled form. They are in no registry, and a trace refuses
-  them by name.
+  tensor ops, and so gradients of any order, but no compiled form. They are in no registry, and a
+  trace refuses them by name.
 - `common.keywords` checks the keywords of public functions, methods and constructors: every name of
-  an axis works, and the error for another keyword names the right one. `autograd.destination` reads
-  the arguments of `to`.
-- `func` differentiates functions as values, by the engine's `vector_jacobian` alone.
-- `serialize` writes safetensors files whole or not at all, `training_state` a whole training state
-  into one.
-- `distributed` trains one model in several processes. Gradients meet in hooks of the parameters,
-  and `rng` draws the numbers of the whole batch in each.
+  an axis works, and the error for an unknown keyword names the right one. `autograd.destination`
+  reads the arguments of `to`.
+- `func` has transforms of functions, such as gradients; they use the engine's `vector_jacobian`
+  alone.
+- `serialize` writes a safetensors file whole or not at all. `training_state` writes a whole
+  training state into one such file.
+- `distributed` trains one model in several processes. Hooks of the parameters sum the gradients
+  over the processes, and `rng` draws the numbers of the whole batch in each process.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
 
@@ -51,7 +53,7 @@ from . import (
     ops,
     optim,
 )
-from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
+from . import methods as _methods  # noqa: F401  (the import binds the methods to Tensor)
 from .autograd import Tensor, TensorTuple, checkpoint, from_dlpack
 from .backend_ndarray import (
     all_devices,
@@ -136,7 +138,7 @@ from .tensors import (
     numel,
     tensor,
 )
-from .trace import summary as _summary  # noqa: F401  (which binds it to Module)
+from .trace import summary as _summary  # noqa: F401  (the import binds it to Module)
 from .training_state import Checkpoint
 
 __version__ = "0.1.0"
@@ -242,17 +244,17 @@ __all__ = [
     "zeros_like",
 ]
 
-# A dtype is its name.
+# A dtype is a string, its name.
 bfloat16, float16, float32, float64 = "bfloat16", "float16", "float32", "float64"
 int8, int16, int32, int64, uint8, uint16 = "int8", "int16", "int32", "int64", "uint8", "uint16"
 half, float, double = float16, float32, float64
 short, int, long, bool = int16, int32, int64, "bool"
-Size = tuple  # of a shape
+Size = tuple  # a shape's type
 inf, nan, pi = _math.inf, _math.nan, _math.pi
 
 pow = ops.power
 
-# Every function of an op, by its name; those that are made for other functions are in `ops` alone.
+# needle has the function of every op, by its name. The inner functions stay in `ops` alone.
 _INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}
 if _TYPE_CHECKING:
     from . import onnx as onnx
@@ -265,7 +267,7 @@ else:
 
 
 def __getattr__(name: str) -> object:
-    """`needle.onnx`, which is imported when it is met."""
+    """Return the module `needle.onnx`, which is imported at its first use."""
     if name == "onnx":
         import importlib
 

@@ -1,4 +1,4 @@
-"""The accelerator of this machine, by the names of torch.accelerator: a CUDA GPU, or none."""
+"""The accelerator of this machine, a CUDA GPU or none, with the names of torch.accelerator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["current_accelerator", "is_available"]
 
 
 def is_available() -> bool:
-    """Whether there is an accelerator that can be used.
+    """Return whether this machine has an accelerator that needle can use.
 
     >>> device = ndl.accelerator.current_accelerator() if ndl.accelerator.is_available() else "cpu"
     """
@@ -16,5 +16,5 @@ def is_available() -> bool:
 
 
 def current_accelerator() -> Device | None:
-    """The first CUDA GPU, or None where there is none."""
+    """Return the first CUDA GPU, or None without one."""
     return cuda() if cuda().enabled() else None

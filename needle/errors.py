@@ -1,33 +1,35 @@
-"""Error classes of needle's own; all other errors are Python's."""
+"""needle's own error classes; all other errors are Python's."""
 
 from __future__ import annotations
 
 
 class ShapeError(ValueError):
-    """The shapes given to an op, or its attributes, do not fit together."""
+    """The shapes of an op's inputs do not fit together, or do not fit its attributes."""
 
 
 class TraceError(RuntimeError):
-    """Tracing met something that it cannot record: a read of a value, a write to model state."""
+    """Tracing met something that it cannot record, such as a read of a value or a write to model
+    state."""
 
 
 class ChangedError(RuntimeError):
-    """A tensor that a traced function read as a constant was written since, or is gone."""
+    """A tensor that a traced function read as a constant has been written to since, or is gone."""
 
 
 class DimError(ValueError):
-    """`dims` names an input or an axis that is not there, or holds what cannot be an extent."""
+    """`dims` names an input or an axis that does not exist, or has a value that is not an
+    extent."""
 
 
 class LinAlgError(ValueError):
-    """A matrix does not have what a function of needle.linalg needs: it is singular, or not
-    positive definite, or an iteration did not converge."""
+    """A function of needle.linalg cannot work on a matrix: the matrix is singular or not positive
+    definite, or an iteration did not converge."""
 
 
 class ModelError(ValueError):
-    """A model file is damaged or holds what its format forbids; the text names the place.
+    """A model file is damaged or breaks the rules of its format; the message names the place.
 
-    The text is escaped where it is not printable: it quotes the file, and ends up on terminals.
+    The message quotes the file and ends up on terminals, so unprintable characters are escaped.
     """
 
     def __str__(self) -> str:
@@ -37,5 +39,5 @@ class ModelError(ValueError):
 
 
 class UnsupportedError(ModelError):
-    """A model file is valid and needs something that needle does not have, or a gradient is asked
-    for that needle does not have; the text names it."""
+    """A valid model file needs something that needle does not have, or a call needs a gradient that
+    needle does not have; the message names it."""

@@ -2,10 +2,11 @@
 
 needle has no complex dtype. A complex tensor of shape (...) is a float tensor of shape (..., 2),
 whose last axis holds the real and the imaginary part, as in tinygrad and early versions of PyTorch.
-`from_complex` and `to_complex` convert from and to NumPy's complex arrays, `from_real` makes one of
-a real tensor. An `axis` counts those of the complex tensor: -1 is the last one before the parts.
+`from_complex` and `to_complex` convert from and to NumPy's complex arrays; `from_real` makes a
+complex tensor from a real one. An `axis` counts the axes before the parts: -1 is the last of them.
 
-NumPy (pocketfft) computes them on the host, for eager code: tracing refuses them by name.
+NumPy (pocketfft) computes the transforms on the host, for eager code alone: a trace refuses them by
+name.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class FftOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IfftOp(NumpyOp):
-    """As FftOp with a positive exponent: not divided by n, so that each is the other's
-    transpose."""
+    """FftOp with a positive exponent. The result is not divided by n, so that the two ops are each
+    other's transpose."""
 
     axis: int
 
@@ -102,13 +103,14 @@ class IrfftOp(NumpyOp):
 
 
 def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """y[k] = sum over t of a[t] * exp(-2 pi i k t / n) along `axis`, for complex a (..., 2) and y
-    of as many axes (see `needle.fft`). `a` is cut or padded with zeros to `n` elements (None: as it
-    is). The result is divided by nothing ("backward"), by n ("forward") or by its root ("ortho").
+    """Return y[k] = sum over t of a[t] * exp(-2 pi i k t / n) along `axis`, for complex a (..., 2)
+    and y of as many axes (see `needle.fft`). `a` is cut or padded with zeros to `n` elements (None:
+    its extent). With `norm` "backward" the result is not divided; "forward" divides it by n, and
+    "ortho" by the root of n.
 
-    float64 for integers; halves are computed in float32. ShapeError for a tensor whose last axis
-    is not the two parts, or for n below 1; ValueError for another norm. Eager code alone:
-    TraceError while tracing.
+    Integers give float64; halves are computed in float32. Raises ShapeError for a tensor whose last
+    axis is not the two parts and for n below 1, ValueError for another norm, and TraceError while
+    tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))
     >>> ndl.fft.fft(x).numpy().tolist()
@@ -118,9 +120,9 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
 
 
 def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `fft`: y[t] = sum over k of a[k] * exp(2 pi i k t / n) / n along `axis`, for
-    complex a (..., 2). The result is divided by n ("backward"), by its root ("ortho") or by nothing
-    ("forward"); else as `fft`.
+    """Return the inverse of `fft`: y[t] = sum over k of a[k] * exp(2 pi i k t / n) / n along
+    `axis`, for complex a (..., 2). The result is divided by n ("backward"), by its root ("ortho")
+    or by nothing ("forward"); otherwise like `fft`.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 0.0]))
     >>> ndl.fft.ifft(x).numpy().tolist()
@@ -130,8 +132,8 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """`fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`, complex;
-    the others are their conjugates. Else as `fft`.
+    """Return `fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`,
+    complex. The other elements are conjugates of these. Otherwise like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -145,9 +147,10 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins with
-    the m complex elements of `a` (..., 2) along `axis`, of which the first n // 2 + 1 count. The
-    imaginary parts of the first one, and of the last one for an even n, count as 0. Else as `ifft`.
+    """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
+    with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements
+    count. The imaginary parts of the first of them, and for an even n of the last, count as 0.
+    Otherwise like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -161,7 +164,8 @@ def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward
 
 
 def from_real(a: Tensor) -> Tensor:
-    """The complex tensor (..., 2) of a real one (...): its imaginary part is 0."""
+    """Return the complex tensor (..., 2) whose real part is `a` (...) and whose imaginary part is
+    0."""
     check_tensors("fft.from_real", a=a)
     x = a if is_floating(a.dtype) else in_dtype(a, FLOAT_OF_INTEGER)
     nothing = broadcast_to(make_const(full((), 0, x.dtype, x.device)), x.shape)
@@ -171,8 +175,9 @@ def from_real(a: Tensor) -> Tensor:
 def from_complex(
     values: Any, device: DeviceLike | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """The complex tensor (..., 2) of a NumPy array `values` (...) of complex or real numbers:
-    float32 for complex64, else float64. device and requires_grad are those of Tensor.
+    """Return the complex tensor (..., 2) of a NumPy array `values` (...) of complex or real
+    numbers: float32 for complex64, float32 and float16, else float64. device and requires_grad are
+    those of Tensor.
 
     >>> ndl.fft.from_complex(np.array([1 + 2j])).numpy().tolist()
     [[1.0, 2.0]]
@@ -184,8 +189,8 @@ def from_complex(
 
 
 def to_complex(a: Tensor) -> Array:
-    """The NumPy array (...) of complex numbers of a complex tensor (..., 2): complex64 of float32
-    and halves, else complex128."""
+    """Return a complex tensor `a` (..., 2) as a NumPy array (...) of complex numbers: complex64 for
+    float32 and half precision, else complex128."""
     (x,), _ = as_floats("fft.to_complex", a)
     _complex_axis("fft.to_complex", x, None)
     return _complex(x.numpy())
@@ -203,7 +208,7 @@ def _transformed(
 
 
 def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
-    """The axis, counted from the front. ShapeError unless the last axis holds two parts."""
+    """Return the axis, counted from the front. ShapeError unless the last axis holds two parts."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
             f"{name}: shape {a.shape} is not of complex numbers, whose last axis has extent 2: the "
@@ -220,7 +225,7 @@ def _size(name: str, n: Any) -> int:
 
 
 def _resized(a: Tensor, axis: int, n: int) -> Tensor:
-    """`a` cut or padded with zeros to n elements along `axis`."""
+    """Return `a` cut or padded with zeros to n elements along `axis`."""
     before = a.shape[axis]
     if n < before:
         return get_slice(a, (*[slice(None)] * axis, slice(n)))
@@ -238,8 +243,9 @@ def _scaled(name: str, out: Tensor, n: int, norm: str, inverse: bool) -> Tensor:
 
 
 def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
-    """How often each element of half a transform of n real numbers occurs in all of it: the first
-    and, for an even n, the last one once, others twice as its conjugate is there too."""
+    """Return how often each element of half a transform of n real numbers occurs in the whole: the
+    first and, for an even n, the last once; others twice, as the whole contains their conjugates
+    too."""
     times = np.full(n // 2 + 1, 2, half.dtype)
     times[0] = 1
     if n % 2 == 0:
@@ -249,13 +255,13 @@ def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
 
 
 def _complex(x: Array) -> Array:
-    """Parts (..., 2) as complex numbers (...)."""
+    """Return parts (..., 2) as complex numbers (...)."""
     kind = np.complex64 if x.dtype == np.float32 else np.complex128
     return np.ascontiguousarray(x).view(kind)[..., 0]
 
 
 def _parts(z: Array) -> Array:
-    """Complex numbers (...) as parts (..., 2)."""
+    """Return complex numbers (...) as parts (..., 2)."""
     return np.stack([z.real, z.imag], -1)
 
 

@@ -1,9 +1,9 @@
 """The random numbers behind init, Dropout, shuffling and augmentation.
 
-Until `manual_seed` is called they come from NumPy's global generator, so that np.random.seed
-controls them; afterwards they come from needle's own: a counter-based one (Philox) for tensors,
-whose numbers are the same in eager and in compiled code, and one on the host for all else. Compiled
-code always draws from the former.
+Before the first call of `manual_seed` they come from NumPy's global generator, so that
+np.random.seed controls them. Afterwards they come from needle's own generators: a counter-based
+generator (Philox) for tensors, with the same numbers in eager and in compiled code, and a generator
+on the host for everything else. Compiled code always draws from the counter-based generator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _generator: np.random.Generator | None = None
 
 
 class Counter:
-    """The counter-based generator: an int64 array of its key and the number of the next block."""
+    """The counter-based generator: an int64 array with its key and the number of the next block."""
 
     trace_name = "random"
 
@@ -36,21 +36,21 @@ class Counter:
 
     @property
     def array(self) -> NDArray:
-        """The array, with a key from NumPy's global generator if nobody has set one."""
+        """The array, with a key from NumPy's global generator unless a key was set."""
         if self._made is None:
             self.set(int(np.random.randint(0, 2**62)), 0)
         assert self._made is not None
         return self._made
 
     def set(self, key: int, block: int) -> None:
-        """Go to the block with this number of the stream of a key."""
+        """Continue at block number `block` of the stream of `key`."""
         made = self._made
         if made is None:
             made = self._made = zeros((2,), "int64", cpu())
         np.from_dlpack(made)[...] = key, block
 
     def numbers(self) -> tuple[int, int]:
-        """The key, and the number of the next block."""
+        """Return the key, and the number of the next block."""
         key, block = np.from_dlpack(self.array)
         return int(key), int(block)
 
@@ -66,7 +66,8 @@ class Rows(NamedTuple):
     total: int
 
 
-# The rows of the batch that this process computes, if others compute the rest (see `distributed`).
+# The rows of the batch that this process computes, if other processes compute the rest (see
+# `distributed`).
 rows: Rows | None = None
 
 
@@ -100,8 +101,8 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def using(generator: np.random.Generator) -> Iterator[None]:
-    """Context in which the calling thread draws from `generator`; other threads do not. TraceError
-    while tracing."""
+    """Context in which the calling thread draws from `generator`; other threads are not affected.
+    Raises TraceError while tracing."""
     _refuse_in_trace("draws random numbers from a generator of its own")
     before, _own.generator = _own.generator, generator
     try:
@@ -111,7 +112,7 @@ def using(generator: np.random.Generator) -> Iterator[None]:
 
 
 def get_state() -> dict[str, Any]:
-    """The state of the generator as JSON values, for `set_state`."""
+    """Return the state of the generator as JSON values, for `set_state`."""
     with _lock:
         if _generator is not None:
             state_of_bits = dict(_generator.bit_generator.state)
@@ -148,11 +149,12 @@ def set_state(saved: Mapping[str, Any]) -> None:
 
 
 def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """The shape that is drawn where `shape` is asked for, and the part of it that is returned.
+    """Return the shape to draw for a request of `shape`, and the part of the draw to return.
 
     If this process computes some rows of a batch, and the extent of `axis` is a multiple of their
-    number, the draw is one for each row: all rows are drawn, so that each gets the numbers that it
-    gets in a process that computes the whole batch. All other draws are the same in each process.
+    number, the draw is one per row. The numbers of all rows of the batch are then drawn, so that
+    each row gets the same numbers as in a process that computes the whole batch. All other draws
+    are the same in each process.
     """
     if rows is None or _own.generator is not None or len(shape) <= axis:
         return shape, ()
@@ -164,26 +166,26 @@ def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...],
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> np.ndarray[Any, Any]:
-    """float64 values from [low, high), drawn on the host. `axis` is the one of a batch's rows, if
-    there is one (see `whole_batch`). TraceError while tracing."""
+    """Return float64 values from [low, high), drawn on the host. `axis` is the axis of a batch's
+    rows, if the shape has one (see `whole_batch`). TraceError while tracing."""
     drawn, part = whole_batch(shape, axis)
     return _draw("uniform", "uniform", low, high, drawn)[part]
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
-    """float64 values, normally distributed, drawn on the host. TraceError while tracing."""
+    """Return float64 values, normally distributed, drawn on the host. TraceError while tracing."""
     drawn, part = whole_batch(shape)
     return _draw("normal", "normal", mean, std, drawn)[part]
 
 
 def draws_on_the_host() -> bool:
-    """Whether this thread draws all numbers by NumPy: before `manual_seed`, and in `using`."""
+    """Return whether NumPy draws all numbers of this thread: before `manual_seed`, and in
+    `using`."""
     return _own.generator is not None or _generator is None
 
 
 def next_blocks(count: int) -> tuple[int, int]:
-    """The key of the counter-based generator, and the first of `count` blocks that nobody else
-    gets."""
+    """Reserve `count` blocks of the counter-based generator; return its key and the first block."""
     with _lock:
         key, block = counter.numbers()
         counter.set(key, block + count)
@@ -191,13 +193,13 @@ def next_blocks(count: int) -> tuple[int, int]:
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:
-    """int64 values from low..high - 1. TraceError while tracing."""
+    """Return int64 values from low..high - 1. TraceError while tracing."""
     drawn, part = whole_batch(shape)
     return _draw("integers", "randint", low, high, drawn)[part]
 
 
 def permutation(count: int) -> np.ndarray[Any, Any]:
-    """0..count - 1 in random order."""
+    """Return 0..count - 1 in random order."""
     return _draw("permutation", "permutation", count)
 
 
@@ -205,12 +207,12 @@ def _refuse_in_trace(what: str) -> None:
     if state.trace is not None:
         raise TraceError(
             f"tracing: {state.trace.here} {what}, which compiled code would not do at its calls: "
-            f"do it outside{user_line()}"
+            f"do it outside the traced function{user_line()}"
         )
 
 
 def _draw(name: str, numpy_name: str, *arguments: Any) -> np.ndarray[Any, Any]:
-    """Draw by the generator's method `name`, which np.random calls `numpy_name`."""
+    """Draw with the generator's method `name`; np.random calls it `numpy_name`."""
     if state.trace is not None:
         state.trace.refuse_random(name)
     if _own.generator is not None:

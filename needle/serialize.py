@@ -37,7 +37,7 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
 _MAX_HEADER = 100_000_000  # the format's own limit
-_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
+_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's limits
 _shown = reprlib.Repr()  # quotes a file's contents in messages, short and shallow
 _shown.maxstring = _shown.maxother = 100
 
@@ -47,12 +47,12 @@ def save(
     values: Module | Mapping[str, Any] | str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a module's state, or Tensors (or arrays) by name, to `path`. PyTorch's order,
-    `save(values, path)`, is the same.
+    """Write the `values`, a module's state or a dict of Tensors or arrays, to the file `path`.
+    PyTorch's order of the arguments, `save(values, path)`, works too.
 
-    `metadata` are strings stored with them. The file appears whole or not at all: it is written
-    beside `path`, synced, and renamed. Raises OSError if that fails, TypeError for a value that is
-    not a tensor or not a path, and for a masked array.
+    `metadata` is a dict of strings that the file also stores. The file appears whole or not at all:
+    it is written beside `path`, synced, and renamed. Raises OSError if that fails, and TypeError
+    for a value that is not a tensor, an invalid path, and a masked array.
 
     >>> model = nn.Linear(3, 4)
     >>> ndl.save(model, "model.safetensors")
@@ -60,13 +60,13 @@ def save(
     """
     path, values = _path_first(path, values)
     if not isinstance(values, (Module, Mapping)):
-        raise TypeError(f"save: a {type(values).__name__} is no Module and no dict of tensors")
+        raise TypeError(f"save: a {type(values).__name__} is not a Module or a dict of tensors")
     tensors = values.state_dict() if isinstance(values, Module) else values
     header: dict[str, Any] = {}
     if metadata:
         wrong = [k for k, v in metadata.items() if not (isinstance(k, str) and isinstance(v, str))]
         if wrong:
-            raise TypeError(f"save: metadata {wrong[0]!r} is not a string by a string")
+            raise TypeError(f"save: metadata {wrong[0]!r}: keys and values must be strings")
         header["__metadata__"] = dict(metadata)
     offset = 0
     for name, value in tensors.items():
@@ -97,10 +97,11 @@ def save(
 
 
 def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict[str, Tensor]:
-    """Tensors by name, without gradients, from a safetensors file, on `device` (None: the CPU).
+    """Return the tensors of the safetensors file `path` by name, without gradients, on `device`
+    (None: the CPU).
 
-    Raises OSError if it cannot be read; ValueError that names the fault if it is truncated, damaged
-    or has a dtype that needle does not store; TypeError if `path` is not a path.
+    Raises OSError if the file cannot be read; ValueError, which names the fault, if it is
+    truncated, damaged or has a dtype that needle does not store; TypeError if `path` is not a path.
 
     >>> ndl.save("values.safetensors", {"x": np.ones((2, 3), "float32")})
     >>> ndl.load("values.safetensors")["x"].shape
@@ -122,7 +123,7 @@ def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The strings that were saved with the tensors. Errors are those of `load`."""
+    """Return the strings that were saved with the tensors in `path`. Errors are as for `load`."""
     path = _as_path("load_metadata", path)
     with open_regular(path) as file:
         header = _header(path, file)
@@ -130,8 +131,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _path_first(first: Any, second: Any) -> tuple[Path, Any]:
-    """The two arguments of `save`, in either order, as (path, values). TypeError if one order is
-    not clear."""
+    """Return the two arguments of `save`, in either order, as (path, values). TypeError if the
+    order is not clear."""
     storable = [isinstance(each, (Module, Mapping)) for each in (first, second)]
     paths = [isinstance(each, (str, os.PathLike)) for each in (first, second)]
     if all(storable) or all(paths):
@@ -168,7 +169,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         at = end
     if at != len(values):
         kind = "truncated" if len(values) < at else "too long"
-        raise _bad(path, f"{kind}: {len(values)} bytes of values, the header tells of {at}")
+        raise _bad(path, f"{kind}: {len(values)} bytes of values, but the header declares {at}")
     return header, memoryview(values)
 
 
@@ -185,9 +186,9 @@ def _header(path: Path, file: Any) -> dict[str, Any]:
     try:
         header = json.loads(raw.decode(), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, f"its header is no JSON ({error})") from None
+        raise _bad(path, f"its header is not JSON ({error})") from None
     if not isinstance(header, dict):
-        raise _bad(path, "its header is no JSON object")
+        raise _bad(path, "its header is JSON, but not an object")
     for name, entry in header.items():
         if name == "__metadata__":
             if not isinstance(entry, dict) or not all(isinstance(v, str) for v in entry.values()):
@@ -224,7 +225,7 @@ def _are_extents(numbers: Any) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return out
 
 

@@ -1,6 +1,6 @@
-"""PyTorch's functions that make tensors of other values, and that ask what a tensor is.
+"""PyTorch's functions that make tensors from other values, and functions that describe a tensor.
 
-For those who change this package: none of them is an op.
+For developers of this package: none of these functions is an op.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def tensor(
     device: DeviceLike | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A Tensor with a copy of `data`: numbers, nested sequences of numbers or of Tensors, an array,
-    or a Tensor, whose history is left out.
+    """Return a Tensor with a copy of `data`: numbers, nested sequences of numbers or of Tensors, an
+    array, or a Tensor, whose history is left out.
 
-    Unless `dtype` is given, Python floats are float32, ints int64 and bools bool, and arrays and
-    Tensors keep their dtype. Without a `device` it is on the data's, or on the CPU. It gets a
-    gradient only with `requires_grad`: TypeError for integers and bools then.
+    Without a `dtype`, Python floats become float32, ints int64 and bools bool; arrays and Tensors
+    keep their dtype. Without a `device`, the Tensor is on the data's device, or on the CPU. It gets
+    a gradient only with `requires_grad`, which raises TypeError for integers and bools.
 
     >>> ndl.tensor([1, 2]).dtype, ndl.tensor([[0.5]]).requires_grad
     ('int64', False)
     """
     made = Tensor(data, device=device, dtype=dtype, requires_grad=False)
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
-        made = made.clone()  # Tensor shares their memory
+        made = made.clone()  # Tensor(data) shares the memory of data
     if not requires_grad:
         return made
     if not _dtypes.is_floating(made.dtype):
@@ -45,8 +45,9 @@ def tensor(
 
 
 def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) -> Tensor:
-    """`data` as a Tensor of `dtype` on `device`: a Tensor itself if these are its own, a NumPy
-    array without a copy if its memory can be shared; otherwise as `tensor`."""
+    """Return `data` as a Tensor of `dtype` on `device`. A Tensor that already has both is returned
+    itself. A NumPy array is not copied if its memory can be shared. Everything else is converted as
+    by `tensor`."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     shares = isinstance(data, np.ndarray) and data.dtype.isnative and data.flags.writeable
@@ -56,40 +57,41 @@ def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) ->
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A Tensor that shares the memory of a NumPy `array`. TypeError for anything else, BufferError
-    for a read-only array."""
+    """Return a Tensor that shares the memory of a NumPy `array`. TypeError for anything else,
+    BufferError for a read-only array."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: array is a {type(array).__name__}, not a NumPy array")
     return from_dlpack(array)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether `value` is a Tensor."""
+    """Return whether `value` is a Tensor."""
     return isinstance(value, Tensor)
 
 
 def is_floating_point(x: Tensor) -> bool:
-    """Whether the dtype of `x` is floating."""
+    """Return whether the dtype of `x` is floating."""
     return _dtypes.is_floating(x.dtype)
 
 
 def numel(x: Tensor) -> int:
-    """The number of elements of `x`."""
+    """Return the number of elements of `x`."""
     return x.numel()
 
 
 def isclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Whether |a - b| <= atol + rtol * |b|, elementwise with broadcasting; equal infinities are
-    close, and with `equal_nan` NaN is close to NaN. ValueError for a negative rtol or atol."""
+    """Return whether |a - b| <= atol + rtol * |b|, elementwise with broadcasting; equal infinities
+    are close, and with `equal_nan` NaN is close to NaN. ValueError for a negative rtol or atol."""
     return _close("isclose", a, b, rtol, atol, equal_nan)
 
 
 def allclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements of `a` and b are close: `isclose`, with its rtol, atol and equal_nan.
+    """Return whether all elements of `a` and b are close: `isclose`, with its rtol, atol and
+    equal_nan.
 
     >>> ndl.allclose(ndl.tensor([1.0, 2.0]), ndl.tensor([1.0, 2.00001]))
     True
@@ -109,13 +111,13 @@ def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool
     except ShapeError:
         raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
     a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
-    if rtol or atol:  # otherwise float64 would take large integers for equal
+    if rtol or atol:  # else a == b decides: in float64 large integers would seem equal
         close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
     return close | (ops.isnan(a) & ops.isnan(b)) if equal_nan else close
 
 
 def finfo(dtype: Any) -> Any:
-    """The limits of a floating `dtype`, as np.finfo: `min`, `max`, `eps`, `tiny`, `bits`."""
+    """Return the limits of a floating `dtype`, as np.finfo: `min`, `max`, `eps`, `tiny`, `bits`."""
     name = dtype_name(dtype)
     if not _dtypes.is_floating(name):
         raise TypeError(f"finfo: {name} is not floating point; iinfo has the limits of integers")
@@ -123,7 +125,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def iinfo(dtype: Any) -> Any:
-    """The limits of an integer `dtype`, as np.iinfo: `min`, `max`, `bits`."""
+    """Return the limits of an integer `dtype`, as np.iinfo: `min`, `max`, `bits`."""
     name = dtype_name(dtype)
     if name not in _dtypes.INTEGER:
         raise TypeError(f"iinfo: {name} is not an integer dtype; finfo has the limits of floats")
@@ -131,6 +133,6 @@ def iinfo(dtype: Any) -> Any:
 
 
 def device(name: Any, index: int | None = None) -> Device:
-    """The device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`. TypeError
-    for another name."""
+    """Return the device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`.
+    TypeError for another name."""
     return as_device(name if index is None else f"{name}:{index}")

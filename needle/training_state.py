@@ -1,7 +1,7 @@
-"""A whole training state in one file, from which another process goes on with the same bits.
+"""A whole training state in one file, from which another process continues bit for bit.
 
 The file is a safetensors file, written whole or not at all. Tensors are named by their place, such
-as "model.0.weight"; everything else is JSON in its metadata.
+as "model.0.weight"; everything else is JSON in the file's metadata.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLAIN = (type(None), bool, int, float, str)
 class Checkpoint:
     """Everything that the next training step depends on, saved and restored together.
 
-    `model`, `optimizer`, `schedule`, `loader`, `rng` and `others`, by name (an EMA, say), are
+    `model`, `optimizer`, `schedule`, `loader`, `rng` and `others` (by name, such as an EMA) are
     objects with `state_dict` and `load_state_dict`, NumPy generators, other objects with
-    `get_state` and `set_state`, or lists of these. The generators of needle, of `np.random` and of
-    Python's `random` are always part of it. TypeError for anything else.
+    `get_state` and `set_state`, or lists of these; TypeError for anything else. A checkpoint always
+    includes the generators of needle, of `np.random` and of Python's `random`.
 
-    A DataLoader goes on behind the last batch that it returned. Whether a model is in train or eval
-    mode is no part of its state.
+    A restored DataLoader continues after the last batch that it returned. The train or eval mode of
+    a model is not part of its state.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = ndl.optim.AdamW(model.parameters(), lr=0.1)
@@ -67,8 +67,8 @@ class Checkpoint:
         """Write the state of all parts to `path`, with further `values`: numbers, strings, None,
         tensors, arrays, and lists, tuples and dicts of these.
 
-        The file is written beside `path`, synced and renamed, so that a crash leaves the one before
-        whole. TypeError for a value of another kind, OSError if it cannot be written.
+        The file is written beside `path`, synced and renamed, so that a crash leaves the previous
+        file whole. Raises TypeError for a value of another kind, OSError if writing fails.
         """
         tensors: dict[str, Any] = {}
         state = {
@@ -82,17 +82,17 @@ class Checkpoint:
         self, path: str | os.PathLike[str], device: DeviceLike | None = None
     ) -> dict[str, Any]:
         """Restore all parts from `path`, and return the values that were saved with them, with
-        tensors on `device` (None: the CPU). Parts stay on the devices that they are on.
+        tensors on `device` (None: the CPU). Parts stay on their devices.
 
-        OSError if it cannot be read; ValueError if it is not a checkpoint of these parts, in which
-        case nothing changes.
+        Raises OSError if the file cannot be read, and ValueError if it is not a checkpoint of these
+        parts; in that case nothing changes.
         """
         state, tensors = _read(path), load(path, device)
         saved = state["parts"]
         missing, extra = self._parts.keys() - saved.keys(), saved.keys() - self._parts.keys()
         if missing or extra:
             problems = [*(f"missing {n!r}" for n in missing), *(f"unexpected {n!r}" for n in extra)]
-            raise ValueError(f"{path}: a checkpoint of other parts: {'; '.join(problems)}")
+            raise ValueError(f"{path} is a checkpoint of other parts: {'; '.join(problems)}")
         before: list[tuple[Any, Any]] = []
         try:
             for name, part in self._parts.items():
@@ -107,8 +107,8 @@ class Checkpoint:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The values that were saved in `path`, without restoring anything. Errors are those of
-        `load`."""
+        """Return the values that were saved in `path`, without restoring anything. Errors are those
+        of `load`."""
         values: dict[str, Any] = _unpacked(_read(path)["values"], load(path))
         return values
 
@@ -160,7 +160,8 @@ def _restore(part: Any, state: Any) -> None:
 
 
 def _packed(value: Any, name: str, tensors: dict[str, Any]) -> Any:
-    """`value` as JSON. Tensors and arrays go into `tensors`, under names that begin with `name`."""
+    """Return `value` as JSON. Tensors and arrays go into `tensors`, under names that begin with
+    `name`."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _PLAIN):
@@ -171,7 +172,7 @@ def _packed(value: Any, name: str, tensors: dict[str, Any]) -> Any:
         return {"tuple": _packed(list(value), name, tensors)}
     if isinstance(value, Mapping):
         if not all(isinstance(key, _PLAIN) for key in value):
-            raise TypeError(f"Checkpoint: {name} has a key that is no number or string")
+            raise TypeError(f"Checkpoint: {name} has a key that is neither a number nor a string")
         return {"dict": [[k, _packed(x, f"{name}.{k}", tensors)] for k, x in value.items()]}
     if isinstance(value, np.ndarray) and value.dtype.name in ("uint32", "uint64"):
         return {"array": value.tolist(), "dtype": value.dtype.str}
@@ -180,11 +181,11 @@ def _packed(value: Any, name: str, tensors: dict[str, Any]) -> Any:
             name += "_"
         tensors[name] = value
         return {"tensor": name, "is_array": isinstance(value, np.ndarray)}
-    raise TypeError(f"Checkpoint: {name} is a {type(value).__name__}, which no file can hold")
+    raise TypeError(f"Checkpoint: {name} is a {type(value).__name__}, which cannot be saved")
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `_packed` made JSON of."""
+    """Return the value that `_packed` turned into JSON."""
     if isinstance(value, list):
         return [_unpacked(each, tensors) for each in value]
     if not isinstance(value, dict):
@@ -202,8 +203,10 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     text = load_metadata(path).get(_KEY)
     if text is None:
-        raise ValueError(f"{path}: not a checkpoint, but weights alone")
+        raise ValueError(f"{path} is not a checkpoint: it has weights alone; use needle.load")
     state: dict[str, Any] = json.loads(text)
     if state.get("version") != _VERSION:
-        raise ValueError(f"{path}: a checkpoint of version {state.get('version')}, not {_VERSION}")
+        raise ValueError(
+            f"{path} is a checkpoint of version {state.get('version')}, not {_VERSION}"
+        )
     return state

@@ -1,9 +1,9 @@
 """Tensors, the graph behind them, and gradients.
 
-`tensor` has the class, `node` the nodes of the graph, `dispatch` runs an op and records it,
-`engine` differentiates, and `recompute` drops values that the engine then computes again. `hooks`
-has what users attach to gradients, `anomaly` the mode that finds NaN in them. `shapes` has Spec and
-the rules for shapes, `dtypes` those for dtypes.
+`tensor` has the class Tensor and `node` the nodes of the graph. `dispatch` runs an op and records
+it, `engine` differentiates, and `recompute` drops values that the engine computes again when it
+needs them. `hooks` has the hooks that users attach to gradients, `anomaly` the mode that finds NaN
+in gradients. `shapes` has Spec and the rules for shapes, `dtypes` the rules for dtypes.
 """
 
 from ..common.keywords import name_functions

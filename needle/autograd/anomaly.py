@@ -11,11 +11,11 @@ from ..common.user_code import user_line
 from .hooks import Attached
 from .node import Node
 
-_NO_LINE = "was called before anomaly mode was on: run the forward pass in it, too"
+_NO_LINE = "was called before anomaly mode was on: run the forward pass in it too"
 
 
 class _Mode:
-    """The mode, of all threads."""
+    """The mode, which all threads share."""
 
     on = False
     checks = True
@@ -25,8 +25,8 @@ mode = _Mode()
 
 
 class set_detect_anomaly:
-    """Switch anomaly mode on or off, as `mode` says; as a context, until its end. With check_nan
-    False gradients are not checked. `detect_anomaly` says what the mode does."""
+    """Switch anomaly mode on or off, as `mode` says; in a `with` statement, until the block ends.
+    With check_nan False gradients are not checked. `detect_anomaly` describes the mode."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = _set(mode, check_nan)
@@ -40,8 +40,8 @@ class set_detect_anomaly:
 
 class detect_anomaly:
     """Context in which every op notes the line of user code that called it, and a backward pass
-    raises RuntimeError at the first op that gives a NaN or infinite gradient; the error names the
-    op and that line. All threads slow down. With check_nan False gradients are not checked.
+    raises RuntimeError at the first op with a NaN or infinite gradient. The error names the op and
+    the line. All threads slow down. With check_nan False gradients are not checked.
 
     >>> x = ndl.Tensor([0.0, 4.0])
     >>> with ndl.autograd.detect_anomaly():
@@ -55,7 +55,7 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._checks = check_nan
-        self._before: list[tuple[bool, bool]] = []  # a stack: it may be entered more than once
+        self._before: list[tuple[bool, bool]] = []  # a stack: the context may be entered twice
 
     def __enter__(self) -> None:
         self._before.append(_set(True, self._checks))
@@ -65,31 +65,31 @@ class detect_anomaly:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether anomaly mode is on."""
+    """Return whether anomaly mode is on."""
     return mode.on
 
 
 def _set(on: bool, checks: bool) -> tuple[bool, bool]:
-    """Set the mode, and return what it was."""
+    """Set the mode, and return the previous mode."""
     before = mode.on, mode.checks
     mode.on, mode.checks = bool(on), bool(checks)
     return before
 
 
 def note_line(node: Node) -> None:
-    """Note which line makes `node`."""
+    """Note the line of user code that makes `node`."""
     node.attached = Attached()
     node.attached.made_at = user_line()
 
 
 def check_seed(gradient: Any) -> None:
-    """RuntimeError if the gradient that a backward pass begins with is not finite."""
+    """Raise RuntimeError if the gradient that a backward pass begins with is not finite."""
     if problem := _problem(gradient):
         raise RuntimeError(f"anomaly: the gradient that backward begins with has {problem}")
 
 
 def check(node: Node, gradients: Any) -> None:
-    """RuntimeError if one of the gradients that the op of `node` passes to its inputs is not
+    """Raise RuntimeError if one of the gradients that the op of `node` passes to its inputs is not
     finite."""
     assert node.op is not None
     for i, (source, gradient) in enumerate(zip(node.input_nodes, gradients, strict=True)):
@@ -103,7 +103,8 @@ def check(node: Node, gradients: Any) -> None:
 
 
 def _problem(gradient: Any) -> str:
-    """What is not finite in a gradient, in words; "" if all is, or if it has no values."""
+    """Return in words how many elements of a gradient are not finite; "" if all are finite, or if
+    the gradient has no values."""
     if gradient is None or isinstance(gradient, tuple):
         return next(filter(None, map(_problem, gradient or ())), "")
     data = gradient._data

@@ -1,4 +1,4 @@
-"""What `to` is given: a device, a dtype, or both, also by name."""
+"""The arguments of `to`: a device, a dtype, or both, also by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..backend_ndarray.ndarray import device_named
 def destination(
     owner: str, args: tuple[Any, ...], device: Any = None, dtype: Any = None
 ) -> tuple[Device | None, str | None]:
-    """(device, dtype) of arguments like needle.cuda(), "cuda:1", "float16", np.float16; None for
-    one that is not given.
+    """Return (device, dtype) from arguments like needle.cuda(), "cuda:1", "float16" and np.float16;
+    None for a device or dtype that is not given.
 
-    TypeError for a value that is neither, and for two devices or two dtypes; ValueError for a
-    CPU's number other than 0.
+    TypeError for a value that is neither a device nor a dtype, and for two devices or two dtypes;
+    ValueError for a number of a CPU other than 0.
     """
     found: dict[str, Any] = {}
     values = [(None, value) for value in args if value is not None]
@@ -25,7 +25,7 @@ def destination(
         parsed: Any = _device(owner, value) if kind != "dtype" else None
         if parsed is None:
             if kind == "device":
-                raise TypeError(f"{owner}: device {value!r} is no device; {_DEVICES}")
+                raise TypeError(f"{owner}: device {value!r} is not a device; {_DEVICES}")
             parsed = _dtype(owner, value)
         what = "device" if isinstance(parsed, Device) else "dtype"
         if what in found:

@@ -1,4 +1,4 @@
-"""Applying an op to tensors: it is computed, and recorded if a gradient may be asked for."""
+"""Applying an op to tensors: the op is computed, and recorded if a gradient may be needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tensor import Tensor, TensorTuple, Value, handle, no_value
 
 
 def apply(op: OpRules, inputs: tuple[Any, ...]) -> Any:
-    """Run `op` on `inputs`, a tuple of Tensors, and record it if a gradient may be asked for. While
+    """Run `op` on `inputs`, a tuple of Tensors, and record it if a gradient may be needed. While
     tracing, only record it."""
     if state.autocast is not None:
         inputs = state.autocast.cast(op, inputs)
@@ -46,11 +46,11 @@ _new = object.__new__
 
 
 def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> Any:
-    """A view of a's elements by a kernel that takes plain arguments, without the checks of an op:
-    None if it refuses them, while tracing, and for anything but a Tensor with a value. `op_of`
-    makes the op of `given`, for the record of gradients.
+    """Return a view of a's elements from a kernel that takes plain arguments, without the checks of
+    an op. Return None if the kernel refuses the arguments, while tracing, and for anything but a
+    Tensor with a value. `op_of` makes the op from `given`, to record it for gradients.
 
-    Most of the time of a small call is spent on arguments, so these functions try this first.
+    A small call spends most of its time on arguments, so the functions of views try this first.
     """
     if state.trace is not None or not isinstance(a, Tensor):
         return None
@@ -71,7 +71,7 @@ def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> A
 
 
 def of_value(value: NDArray) -> Tensor:
-    """A Tensor of a value, without a history."""
+    """Return a Tensor with this value and without a history."""
     out: Any = _new(Tensor)
     out._node = None
     out._data = value
@@ -79,8 +79,9 @@ def of_value(value: NDArray) -> Tensor:
 
 
 def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
-    """The values of Tensors if a function of them may compute on these alone: no gradient is
-    recorded, no trace is made, nothing is cast, and all are on one device. None otherwise."""
+    """Return the values of `tensors` if a function may compute on the values alone: no gradient is
+    recorded, no trace is made, nothing is cast, and all values are on one device. Otherwise return
+    None."""
     if state.trace is not None or state.autocast is not None:
         return None
     values = []
@@ -116,7 +117,7 @@ def _record(op: OpRules, inputs: tuple[Any, ...], data: Any) -> Any:
 
 
 def explain(op: OpRules, inputs: tuple[Any, ...]) -> None:
-    """Raise a clear error for a failed `compute`, if the inputs explain it."""
+    """Raise a clear error for a failed `compute`, if the inputs explain the failure."""
     for i, x in enumerate(inputs):
         if not isinstance(x, Value):
             raise TypeError(f"{op.name}: input {i} is a {type(x).__name__}, not a Tensor") from None

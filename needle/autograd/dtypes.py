@@ -1,4 +1,4 @@
-"""Dtype rules beyond those of arrays: Python scalars and array-likes."""
+"""The dtype rules for Python scalars and array-likes; the array library has those for arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..backend_ndarray.masked import as_numpy
 
 
 def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
-    """The dtype of an array with a Python scalar: only a scalar of a higher kind changes it."""
+    """Return the dtype of a result of an array of `dtype` and a Python scalar. Only a scalar of a
+    higher kind changes the dtype."""
     if isinstance(scalar, float) and not is_floating(dtype):
         return "float64"
     if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
@@ -22,7 +23,7 @@ def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
 
 
 def holds(dtype: str, scalar: bool | int | float) -> bool:
-    """Whether a number is in the range of a dtype, if that is one of integers."""
+    """Return whether a number is in the range of `dtype`; True for dtypes other than integers."""
     if dtype == "bool" or is_floating(dtype):
         return True
     bounds = np.iinfo(dtype)
@@ -30,15 +31,17 @@ def holds(dtype: str, scalar: bool | int | float) -> bool:
 
 
 def checked_scalar(name: str, scalar: bool | int | float, dtype: str) -> None:
-    """OverflowError, as NumPy's, if an integer among arrays of an integer dtype is out of range."""
+    """Raise NumPy's OverflowError if an integer among arrays of an integer dtype is out of
+    range."""
     if not holds(dtype, scalar):
         raise OverflowError(f"{name}: Python integer {scalar} is out of bounds for {dtype}")
 
 
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
-    """`value`, which the op stores among elements of `dtype`, converted to that dtype.
+    """Return `value`, which the op stores among elements of `dtype`, converted to that dtype.
 
-    TypeError if it is not a Python number; ValueError if it is outside the integer dtype's range.
+    TypeError if value is not a Python number; ValueError if it is outside the integer dtype's
+    range.
     """
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"{name}: value is a {type(value).__name__}, not a Python number")
@@ -47,13 +50,13 @@ def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | f
     if dtype == "bool":
         return bool(value)
     bounds = np.iinfo(dtype)
-    if not bounds.min <= value <= bounds.max:  # refuses NaN, too
-        raise ValueError(f"{name}: value {value} is outside what {dtype} holds")
+    if not bounds.min <= value <= bounds.max:  # also refuses NaN
+        raise ValueError(f"{name}: value {value} is outside the range of {dtype} numbers")
     return int(value)
 
 
 def as_ndarray(array: Any, device: DeviceLike | None, dtype: Any) -> NDArray:
-    """The NDArray of a Tensor made from `array` (see Tensor)."""
+    """Return the NDArray of a Tensor made from `array` (see Tensor)."""
     if isinstance(array, NDArray):
         array = array if device is None else array.to(device)
         return array if dtype is None else array.astype(dtype, copy=False)

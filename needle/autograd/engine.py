@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation. Nothing here recurses: graphs may be any number of ops deep."""
+"""Reverse-mode differentiation. No function recurses: a graph may be any number of ops deep."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .tensor import Tensor, TensorTuple, handle, make_const
 def topological_order(
     roots: Iterable[Node], requires_grad: bool = False, until: Collection[Node] = ()
 ) -> list[Node]:
-    """All nodes that `roots` depend on, inputs before users, in a fixed order.
+    """Return all nodes that `roots` depend on, inputs before users, in a fixed order.
 
-    With `requires_grad`, only nodes that gradients flow through; what `until` depends on is left
-    out.
+    With `requires_grad`, the list has only nodes through which gradients flow. The nodes that
+    `until` depends on are left out.
     """
     order: list[Node] = []
     seen: set[int] = set()
@@ -59,12 +59,12 @@ def grad(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
-    """d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`: leaves that
-    `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those of
-    Tensor.backward.
+    """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`, leaves
+    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those
+    of Tensor.backward.
 
-    `inputs` may be one Tensor. RuntimeError as well for an input that is no leaf, requires no
-    gradient, or is not reached.
+    `inputs` may be one Tensor. Also raises RuntimeError for an input that is not a leaf, requires
+    no gradient, or does not contribute to `root`.
 
     >>> x = ndl.Tensor([3.0])
     >>> (first,) = ndl.autograd.grad((x**3).sum(), [x], create_graph=True)
@@ -79,7 +79,7 @@ def grad(
         if not isinstance(each, Tensor):
             raise TypeError(f"grad: input {number} is a {type(each).__name__}, not a Tensor")
         if each.node.op is not None or not each.node.requires_grad:
-            what = "is no leaf" if each.node.op is not None else "does not require a gradient"
+            what = "is not a leaf" if each.node.op is not None else "does not require a gradient"
             raise RuntimeError(f"grad: input {number}, {each.spec}, {what}")
     wanted = {each.node for each in inputs}
     reached = set(topological_order((root.node,), requires_grad=True))
@@ -91,7 +91,7 @@ def grad(
 
 
 def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
-    """Add the gradients behind `root` to those of the leaves."""
+    """Add the gradients of `root` to `grad` of the leaves that it depends on."""
     state.accumulating = True
     try:
         found = _found(root, out_grad, create_graph, retain)
@@ -114,8 +114,8 @@ def _found(
     retain: bool,
     wanted: Collection[Node] | None = None,
 ) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for the `wanted` leaves (None: all) behind `root`, in memory of their own
-    unless they have a graph."""
+    """Return (leaf, gradient) for the `wanted` leaves (None: all) that `root` depends on. The
+    gradients have their own memory, unless they have a graph."""
     _check_requires_grad(root)
     if out_grad is None:
         grad = _ones(root)
@@ -133,7 +133,7 @@ def _found(
     return _own_memory(found, grad) if own else found
 
 
-# Graphs that several threads differentiate at once may share leaves: no sum may get lost.
+# Several threads may differentiate graphs that share leaves: the lock protects the sums.
 _accumulating = fork_safe_lock()
 
 
@@ -162,7 +162,7 @@ def _ones(like: Tensor) -> Tensor:
 
 
 def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
-    """A constant in the dtype and on the device of `like`, a Tensor or Spec."""
+    """Return a constant with the dtype and device of `like`, a Tensor or Spec."""
     symbolic = is_symbolic(shape)
     data = nd.full(() if symbolic else shape, value, like.dtype, like.device)
     made = Tensor(data, requires_grad=False)
@@ -172,8 +172,9 @@ def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
 def pulled_back(
     made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
-    rule of an op whose result other ops can make as well. It is recorded if gradients are."""
+    """Return the gradients of made(*inputs) for the inputs, None for inputs that require none. It
+    serves as the gradient rule of an op whose result other ops (`made`) can compute too, and is
+    recorded if gradients are."""
     root = call_recording(True, made, *inputs)
     return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad, is_inner=True)
 
@@ -186,9 +187,9 @@ def vector_jacobian(
     retain_graph: bool,
     is_inner: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """For each of `ends`, tensors anywhere behind `roots`: the sum of the gradients of the roots,
-    weighted by `out_grads`; None where no gradient arrives. `is_inner`: as a part of an op's
-    rule."""
+    """Return for each of `ends`, tensors that `roots` depend on, the sum of the gradients of the
+    roots, weighted by `out_grads`; None where no gradient arrives. `is_inner` marks a call within
+    an op's gradient rule."""
     pending: dict[Node, Any] = {}
     for root, grad in zip(roots, out_grads, strict=True):
         node = root.node
@@ -206,15 +207,16 @@ def _gradients(
     ends: Collection[Node] = (),
     is_inner: bool = False,
 ) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
-    nodes of `ends` count as leaves, and are left out where none came. `pending` has the gradients
-    of the roots, and is emptied. `is_inner`: this is a part of an op's rule."""
+    """Return (leaf, gradient) for every leaf that requires a gradient, with zeros if the ops on the
+    way pass none back. Nodes in `ends` count as leaves, but are left out if no gradient arrives.
+    `pending` has the gradients of the roots, and is emptied. `is_inner` marks a call within an op's
+    gradient rule."""
     order = topological_order(pending, requires_grad=True, until=ends)
     leaves = []
     autocast, state.autocast = state.autocast, None  # gradients have the dtypes of values
     try:
         while order:
-            node = order.pop()  # drops this reference as well
+            node = order.pop()  # also drops this reference to the node
             if node not in pending:
                 if node.op is None and node not in ends:
                     spec = node.specs[0]
@@ -235,7 +237,8 @@ def _gradients(
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """A gradient in memory of its own, unless it is recorded."""
+    """Return a copy of the gradient in its own memory, or the gradient itself if it is
+    recorded."""
     if state.grad or state.trace is not None:
         return gradient
     return make_const(gradient.realize_cached_data().copy())
@@ -244,7 +247,7 @@ def _copied(gradient: Tensor) -> Tensor:
 def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: bool) -> None:
     """Pass the gradient of `node` on to its inputs.
 
-    This is a function of its own so that its locals are freed before the next node's gradient.
+    This is a separate function so that its locals are freed before the next node's gradient.
     """
     op: Any = node.op
     grad = pending.pop(node)
@@ -273,10 +276,10 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: boo
 
 
 def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
-    """The gradients, each in memory that it shares with no other and not with `out_grad`.
+    """Return the gradients, none of which shares memory with another or with `out_grad`.
 
-    Ops may return a gradient as a view, or the same one for several inputs. If they shared memory,
-    a write in place to one leaf's gradient would change another's.
+    Ops may return a gradient as a view, or the same gradient for several inputs. If gradients
+    shared memory, an in-place write to one leaf's gradient would change another's.
     """
     starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
     out = []
@@ -295,14 +298,15 @@ def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tupl
 
 
 def _bytes(x: Tensor) -> tuple[int, int]:
-    """The address range [first, end) of a compact tensor's memory."""
+    """Return the address range [first, end) of a compact tensor's memory."""
     data = x.realize_cached_data()
     start = data.view.data_ptr
     return start, start + data.size * ITEMSIZE[data.dtype]
 
 
 def _by_arrays(node: Node, grad: Any) -> Any:
-    """The gradients for the inputs from the op's own kernels (Op.backward), or NotImplemented."""
+    """Return the gradients for the inputs from the op's own kernels (Op.backward), or
+    NotImplemented."""
     assert node.op is not None and node.op.backward is not None
     if type(node.spec) is tuple:
         parts = grad if type(grad) is tuple else tuple(grad)
@@ -316,7 +320,8 @@ def _by_arrays(node: Node, grad: Any) -> Any:
 
 
 def _add(a: Any, b: Any) -> Any:
-    """The sum of two gradients; that of a tuple-valued node is a tuple with None for zero."""
+    """Return the sum of two gradients. The gradient of a tuple-valued node is a tuple with None for
+    zero."""
     if isinstance(a, (tuple, TensorTuple)) or isinstance(b, tuple):
         return tuple(
             y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=True)
@@ -325,7 +330,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The gradient of a tuple-valued node with zeros in place of None."""
+    """Return the gradient of a tuple-valued node, with zeros in place of None."""
     return tuple(
         _filled(spec.shape, 0, spec) if part is None else part
         for part, spec in zip(grad, node.specs, strict=True)
@@ -333,8 +338,8 @@ def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
 
 
 def _check_kept(node: Node) -> None:
-    """Compute what the node's gradient reads if `checkpoint` dropped it. RuntimeError if it was
-    freed or written in place."""
+    """Make sure that the values that the node's gradient reads are there: compute them again if
+    `checkpoint` dropped them. RuntimeError if they were freed or written in place."""
     name = node.op.name if node.op else ""
     if type(node.saved) is Recomputed:
         node.saved.restore(node)

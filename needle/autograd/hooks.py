@@ -1,7 +1,7 @@
-"""What users attach to the gradient of a tensor: hooks, and that a tensor that is no leaf keeps it.
+"""What users attach to the gradient of a tensor: hooks, and `retain_grad` for non-leaves.
 
-It stands on the tensor's node, where the engine finds it; anomaly mode (see `anomaly`) notes there
-as well which line made the node.
+It is stored on the tensor's node, where the engine finds it. Anomaly mode (see `anomaly`) also
+stores there which line made the node.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .node import Node
 
 
 class Attached:
-    """What is attached to a node."""
+    """Everything that is attached to a node."""
 
     __slots__ = ("accumulated", "hooks", "keeps", "made_at")
 
     def __init__(self) -> None:
         self.hooks: tuple[Hook, ...] = ()  # called with the gradient
-        self.accumulated: tuple[Hook, ...] = ()  # called with a leaf that has got its gradient
-        self.keeps = False  # whether a node that is no leaf keeps its gradient
+        self.accumulated: tuple[Hook, ...] = ()  # called with a leaf after its `grad` has changed
+        self.keeps = False  # whether a node that is not a leaf keeps its gradient
         self.made_at = ""  # the user's line, in words that end a sentence
 
 
 class Hook:
-    """A registered hook; `remove` takes it off its tensor again."""
+    """A registered hook; `remove` removes it from its tensor."""
 
     __slots__ = ("attached", "fn", "tensor")
 
@@ -55,12 +55,12 @@ class Hooked:
     __slots__ = ()
 
     def register_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
-        """Call `hook(gradient)` when a backward pass has this tensor's gradient, before it goes on
-        from here; it returns None or another gradient to take its place. The result's `remove`
-        takes the hook off; as a context it does so at its end. Compiled code has the effect that
-        hooks had while tracing.
+        """Call `hook(gradient)` when a backward pass has this tensor's gradient, before it passes
+        the gradient on. The hook returns None or a new gradient to replace it. Returns a Hook; its
+        method `remove` removes the hook, and so does the end of a `with` block over it. Compiled
+        code has the effect that hooks had while tracing.
 
-        RuntimeError if this tensor requires no gradient; the backward pass raises TypeError or
+        RuntimeError if this tensor requires no gradient. The backward pass raises TypeError or
         ShapeError for a returned gradient that does not fit.
 
         >>> x = ndl.Tensor([1.0, 2.0])
@@ -75,25 +75,25 @@ class Hooked:
         return made
 
     def register_post_accumulate_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
-        """Call `hook(tensor)` when `backward` has added to the `grad` of this leaf. The result is
-        that of `register_hook`. RuntimeError for a tensor that is no leaf or requires no
+        """Call `hook(tensor)` when `backward` has added to the `grad` of this leaf. Returns a Hook,
+        as `register_hook` does. RuntimeError for a tensor that is not a leaf or requires no
         gradient."""
         owner = "register_post_accumulate_grad_hook"
         attached = self._attached(owner)
         if not self.is_leaf:
-            raise RuntimeError(f"{owner}: this {self.spec} tensor is no leaf")
+            raise RuntimeError(f"{owner}: this {self.spec} tensor is not a leaf")
         made = Hook(owner, attached, hook, self)
         attached.accumulated = (*attached.accumulated, made)
         return made
 
     def retain_grad(self: Any) -> None:
-        """Let `grad` have this tensor's gradient after a backward pass, as that of leaves has.
-        RuntimeError if it requires none."""
+        """Keep this tensor's gradient in `grad` after a backward pass, as for leaves. RuntimeError
+        if the tensor requires no gradient."""
         self._attached("retain_grad").keeps = True
 
     @property
     def retains_grad(self: Any) -> bool:
-        """Whether this is no leaf, and keeps its gradient."""
+        """Whether this tensor is not a leaf but keeps its gradient."""
         return not self.is_leaf and self.node.attached is not None and self.node.attached.keeps
 
     def _attached(self: Any, owner: str) -> Attached:
@@ -106,7 +106,8 @@ class Hooked:
 
 
 def changed(node: Node, gradient: Any, owned: Callable[[Any], Any]) -> Any:
-    """The gradient of `node` after its hooks. `owned` copies one into memory of its own."""
+    """Run the hooks of `node`; return its gradient afterwards. `owned` copies a gradient into its
+    own memory."""
     attached: Attached = node.attached
     for hook in attached.hooks:
         new = hook.fn(gradient)

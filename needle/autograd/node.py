@@ -1,8 +1,8 @@
 """Nodes of the graph behind tensors.
 
-A `Node` records an op, the nodes of its inputs, and only those values that the op's gradient
-declares to read, so the others are freed during the forward pass. A leaf's gradient is kept on its
-node, so that every handle to the leaf sees the same `.grad`.
+A `Node` records an op, the nodes of its inputs, and only the values that the op's gradient declares
+to read, so that all other values are freed during the forward pass. A leaf's gradient is kept on
+its node, so that every handle to the leaf sees the same `.grad`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .shapes import Spec
 
 
 class OpRules(Protocol):
-    """An op, as the graph of its results sees it; `needle.op.Op` documents its members."""
+    """The interface of an op to the graph; `needle.op.Op` documents its members."""
 
     @property
     def name(self) -> str: ...
@@ -80,9 +80,9 @@ class Node:
     scope: str | None  # module path; known only in a trace
     requires_grad: bool
     grad: Any  # a Tensor, or None
-    made: int  # the device's count of writes when the op had run; in a trace, the number of the op
-    attached: Any  # hooks.Attached: what users have attached to its gradient, or None
-    freed: bool  # a backward pass has freed the saved values
+    made: int  # the device's count of writes after the op had run; in a trace, the op's number
+    attached: Any  # hooks.Attached: what users have attached to the gradient, or None
+    freed: bool  # whether a backward pass has freed the saved values
 
     def __init__(self, spec: Any, requires_grad: bool, scope: str | None = None) -> None:
         self.op = None
@@ -95,8 +95,8 @@ class Node:
         self.freed = False
 
     if sys.version_info[:2] == (3, 13):
-        # This Python version frees a chain of objects with thousands of nested C calls, more than a
-        # small thread's stack holds. So the nodes of a graph are freed one after the other.
+        # This Python version frees a chain of thousands of objects with nested C calls, too many
+        # for a small thread's stack. So the nodes of a graph are freed one after the other.
         def __del__(self) -> None:
             inputs, self.input_nodes = self.input_nodes, ()
             waiting = state.freeing
@@ -111,7 +111,7 @@ class Node:
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """A tuple of one Spec, or of one for each part of a tuple-valued node."""
+        """A tuple of one Spec, or of a Spec for each part of a tuple-valued node."""
         return self.spec if type(self.spec) is tuple else (self.spec,)
 
     def free(self) -> None:
@@ -121,9 +121,10 @@ class Node:
             self.freed = True
 
     def stale(self) -> Any:
-        """The first saved value whose memory was written in place since, or None.
+        """Return the first saved value whose memory was written in place since it was saved, or
+        None.
 
-        The memory itself counts writes, so those through any view or handle of it are seen.
+        The memory itself counts writes, so writes through any view or handle of it are noticed.
         """
         made = self.made
         for data in (*(self.saved or ()), self.output):

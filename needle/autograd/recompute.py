@@ -1,4 +1,4 @@
-"""checkpoint: a block's values are computed again in the backward pass instead of being kept."""
+"""checkpoint: computes a block's values again in the backward pass instead of keeping them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """function(*args, **kwargs), without keeping the values that its gradient reads: the backward
-    pass calls `function` again to have them (Chen et al. 2016, "Training deep nets with sublinear
-    memory cost"). Without arguments, a function that does so at each call, as a decorator.
+    """Return function(*args, **kwargs), without keeping the values that its gradient reads: the
+    backward pass calls `function` again to compute them (Chen et al. 2016, "Training deep nets with
+    sublinear memory cost"). Without arguments, `checkpoint` is a decorator that makes every call of
+    the function such a call.
 
-    Gradients are the same, bit by bit, if the function does the same both times. needle's random
-    numbers are the same with `preserve_rng_state`, and running statistics are updated once.
-    Compiled code keeps what it chooses. PyTorch's `use_reentrant` has no effect.
+    Gradients are the same, bit by bit, if the function does the same both times. With
+    `preserve_rng_state` needle's random numbers are the same both times; running statistics are
+    updated once. Compiled code chooses by itself which values to keep. PyTorch's `use_reentrant`
+    has no effect.
 
     The backward pass raises RuntimeError if a tensor that the function reads was changed after the
-    call, and if the function then runs other ops.
+    call, and if the second call runs other ops.
 
     >>> x = ndl.Tensor([1.0, 2.0])
     >>> ndl.checkpoint(lambda x: (x.exp() * x).sum(), x).backward()
@@ -51,7 +53,7 @@ def checkpoint(
 def _checkpointed(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], preserve_rng: bool
 ) -> Any:
-    """function(*args, **kwargs); see `checkpoint`."""
+    """Run `checkpoint` with these arguments."""
     if state.trace is not None or not state.grad:
         return function(*args, **kwargs)
     block = _Block(function, args, kwargs, preserve_rng)
@@ -63,7 +65,7 @@ def _checkpointed(
 
 
 class Recomputed:
-    """Stands in a node's `saved` for values of a block that is to be run again."""
+    """A placeholder in a node's `saved` for values of a block that has to be run again."""
 
     __slots__ = ("block", "number")
 
@@ -71,14 +73,14 @@ class Recomputed:
         self.block, self.number = block, number
 
     def restore(self, node: Node) -> None:
-        """Give `node` the values that its op had."""
-        while type(node.saved) is Recomputed:  # within the block there may have been another
+        """Set the saved values of `node` to the values that its op had."""
+        while type(node.saved) is Recomputed:  # the block may have contained another block
             saved: Recomputed = node.saved
             saved.block.restore(node, saved.number)
 
 
 class _Run:
-    """The nodes that a call made, in the order of their ops, and the tensors that it found."""
+    """The nodes that a call made, in the order of their ops, and the outside tensors it used."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -86,13 +88,13 @@ class _Run:
         self._made: set[Node] = set()
 
     def add(self, node: Node, inputs: Iterable[Any]) -> None:
-        """Record that an op of `inputs` made `node`."""
+        """Record that an op made `node` from `inputs`."""
         self._find(inputs)
         self.nodes.append(node)
         self._made.add(node)
 
     def include(self, other: _Run) -> None:
-        """Record what a call within this one did."""
+        """Add the record of a call within this call."""
         self._find(other.found)
         self.nodes += other.nodes
         self._made.update(other.nodes)
@@ -110,7 +112,7 @@ def _recorded(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any
 
 
 class _Block:
-    """A call whose values are to be computed again."""
+    """A call whose values will be computed again."""
 
     def __init__(
         self, function: Callable[..., Any], args: Any, kwargs: Any, preserve_rng: bool
@@ -121,12 +123,12 @@ class _Block:
         self._rng = rng.get_state() if preserve_rng else None
         self._autocast = state.autocast
         self._count = 0
-        # Tensors that the call reads, their values, and the number of writes until then.
+        # The tensors that the call reads, their values, and the number of writes at that time.
         self._read: list[tuple[Value, Any, int]] = []
         self._values: list[Any] | None = None
 
     def forget(self, run: _Run) -> None:
-        """Let go of the values of the nodes that the call made."""
+        """Drop the values of the nodes that the call made."""
         self._count = len(run.nodes)
         for x in {id(x): x for x in (*self._arguments, *run.found)}.values():
             self._read.append((x, x._data, _parts(x._data)[0].device.kernels.writes()))
@@ -135,7 +137,7 @@ class _Block:
                 node.saved, node.output = Recomputed(self, number), None
 
     def restore(self, node: Node, number: int) -> None:
-        """Give `node`, which the call made as its op `number`, the values of another run."""
+        """Set the saved values of `node`, made by op `number` of the call, from a new run."""
         if self._values is None:
             self._run_again()
         assert self._values is not None and node.op is not None

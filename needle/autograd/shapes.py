@@ -1,4 +1,4 @@
-"""Spec, which describes a value before it is computed, and the rules for shapes."""
+"""Spec, the description of a value before it is computed, and the rules for shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..backend_ndarray import Device
 from ..errors import ShapeError, TraceError
 from ..sizes.extents import as_extent
 
-Shape = tuple[int, ...]  # of a trace with dims: of ints and expressions
+Shape = tuple[int, ...]  # in a trace with dims it may also have expressions
 Axes = int | Sequence[int] | None
 
 
@@ -30,8 +30,8 @@ class Spec(NamedTuple):
 
 
 def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
-    """`shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints >= 0;
-    expressions of dims stay expressions.
+    """Return `shape` (an int or a sequence of ints, or a sequence that contains only such a
+    sequence) as a tuple of ints >= 0; expressions of dims stay expressions.
 
     With `open_extent`, -1 is allowed. Raises TypeError or ShapeError for anything else.
     """
@@ -50,7 +50,7 @@ def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
 
 
 def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
-    """`axes` in the hashable form of op attributes: None, an int, or a tuple of ints."""
+    """Return `axes` in the hashable form of op attributes: None, an int, or a tuple of ints."""
     try:
         if axes is None:
             return None
@@ -62,14 +62,15 @@ def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
 
 
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
-    """`axis` counted from the front. ShapeError if it is out of range."""
+    """Return `axis` counted from the front. ShapeError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim
 
 
 def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
-    """`axes` (None: all) counted from the front. ShapeError if one is repeated or out of range."""
+    """Return `axes` (None: all) counted from the front. ShapeError if an axis is repeated or out of
+    range."""
     if axes is None:
         return tuple(range(ndim))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
@@ -80,7 +81,7 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
-    """The common shape by NumPy's rule: from the last axis back, extents are equal or 1."""
+    """Return the common shape by NumPy's rule: from the last axis back, extents are equal or 1."""
     first = shapes[0]
     try:
         if all(shape == first for shape in shapes):
@@ -92,7 +93,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     for shape in shapes:
         lead = ndim - len(shape)
         for i, n in enumerate(shape, lead):
-            if is_one(out[i]):  # n may be an expression, of which 1 is one size
+            if is_one(out[i]):  # n may be an expression, and 1 one of its values
                 out[i] = n
             elif not is_one(n) and n != out[i]:
                 listed = " and ".join(str(s) for s in shapes)
@@ -104,19 +105,20 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 
 def is_one(n: Any) -> bool:
-    """Whether an extent is the number 1. An expression is not, though it may be 1 at some size."""
+    """Return whether an extent is the number 1. False for an expression, even if it may be 1 at
+    some size."""
     return type(n) is int and n == 1
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """`shape` with `axes` (normalized) set to 1 or removed."""
+    """Return `shape` with the extents of `axes` (normalized) set to 1 or removed."""
     if keepdims:
         return tuple(1 if i in axes else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
 def common_device(name: str, *specs: Spec) -> Device | None:
-    """The device of all specs. ValueError if they differ."""
+    """Return the device of all specs. ValueError if they differ."""
     device = specs[0].device
     for spec in specs[1:]:
         if spec.device is not device and spec.device is not None:

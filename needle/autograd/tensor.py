@@ -1,6 +1,6 @@
 """Tensor: an n-dimensional array that remembers how it was made.
 
-A Tensor is a light handle over a value and the `Node` (see node.py) that made it. Its methods that
+A Tensor is a light handle to a value and to the `Node` (see node.py) that made it. The methods that
 call ops are in needle.methods.
 """
 
@@ -35,7 +35,7 @@ class Value:
 
     @property
     def node(self) -> Node:
-        """The graph node. While tracing, that of a concrete tensor is a leaf of the trace."""
+        """The graph node. While tracing, the node of a concrete tensor is a leaf of the trace."""
         if state.trace is not None and self._data is not None:
             return state.trace.leaf(self)
         node = self._node
@@ -54,13 +54,13 @@ class Value:
 
     @property
     def op(self) -> OpRules | None:
-        """The op that made this; None for a leaf."""
+        """The op that made this value; None for a leaf."""
         return None if self._node is None else self._node.op
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """The inputs of the op that made this; those whose values were freed have only shape and
-        dtype."""
+        """The inputs of the op that made this value; inputs with freed values have only a shape and
+        a dtype."""
         made_by = self._node
         if made_by is None:
             return ()
@@ -76,11 +76,12 @@ class Value:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded op made this."""
+        """Whether no recorded op made this value."""
         return self._node is None or self._node.op is None
 
     def realize_cached_data(self) -> Any:
-        """The NDArray (a tuple of them for a TensorTuple). TraceError if there is no value."""
+        """Return the NDArray (for a TensorTuple a tuple of NDArrays). TraceError if there is no
+        value."""
         if state.trace is not None:
             state.trace.check_read(self)
         if self._data is None:
@@ -94,7 +95,7 @@ class Value:
 
 
 class _TensorExchange:
-    """`Tensor.__dlpack_c_exchange_api__`, as NDArray has it; a trace forbids it to read values."""
+    """`Tensor.__dlpack_c_exchange_api__`, as in NDArray; in a trace it may not read values."""
 
     _table: Any = None
 
@@ -108,11 +109,11 @@ class _TensorExchange:
 class Tensor(Value, Hooked, TensorMethods):
     """An n-dimensional array that remembers how it was made.
 
-    `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
+    `array` is nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
     (copied; keeps its dtype), an NDArray (shared), a Tensor (its value is shared) or any object
-    with `__dlpack__`. `device` (None: the CPU, or where the array is) and `dtype` convert it.
-    `requires_grad` applies to floating dtypes only. Raises TypeError for a dtype that needle does
-    not store.
+    with `__dlpack__`. `device` (None: the array's device, or the CPU) and `dtype` convert the
+    array. `requires_grad` applies to floating dtypes only. Raises TypeError for a dtype that needle
+    does not store.
 
     >>> x = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> (x * x).sum().backward()
@@ -121,7 +122,7 @@ class Tensor(Value, Hooked, TensorMethods):
     """
 
     __slots__ = ()
-    _is_variable = False  # whether augmented assignment writes into it whatever it requires
+    _is_variable = False  # whether augmented assignment always writes into the tensor
     __array_ufunc__ = None  # so that np.ndarray + Tensor calls Tensor.__radd__
     __dlpack_c_exchange_api__ = _TensorExchange()
 
@@ -141,7 +142,7 @@ class Tensor(Value, Hooked, TensorMethods):
             Node(spec_of(data), True) if requires_grad and is_floating(data.dtype) else None
         )
 
-    if not TYPE_CHECKING:  # mypy would take every attribute for one
+    if not TYPE_CHECKING:  # with it, mypy would accept every attribute
 
         def __getattr__(self, name):
             raise missing(self, f"{type(self).__name__!r} object", name)
@@ -173,17 +174,17 @@ class Tensor(Value, Hooked, TensorMethods):
 
     @property
     def size(self) -> Elements:
-        """The number of elements. Called it gives extents, as in PyTorch: `x.size()` is the shape
-        and `x.size(0)` the first of them."""
+        """The number of elements. Calling it returns extents, as in PyTorch: `x.size()` is the
+        shape and `x.size(0)` the first extent."""
         counted: Elements = elements(self.shape)
         return counted
 
     def dim(self) -> int:
-        """`ndim`, as PyTorch's users write it."""
+        """Return `ndim`; PyTorch's name."""
         return self.ndim
 
     def numel(self) -> int:
-        """`size`, as PyTorch's users write it."""
+        """Return `size` as an int; PyTorch's name."""
         return self.size + 0
 
     def __len__(self) -> int:
@@ -202,25 +203,25 @@ class Tensor(Value, Hooked, TensorMethods):
         return f"{kind}({values}, {about}{made}{leaf})"
 
     def __format__(self, spec: str) -> str:
-        """The element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}"; without a `spec`,
-        any other tensor as `repr` shows it. TypeError for a `spec` of any other tensor."""
+        """Return the element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}". For any
+        other tensor, return its `repr`; TypeError for a `spec`."""
         if not self.shape and (spec or (self._data is not None and state.trace is None)):
             return format(self.item(), spec)
         if spec:
             raise TypeError(
-                f"format {spec!r} is for one number, and this tensor has shape {self.shape}; write "
-                "x.item() for one of one element, or format its elements one by one"
+                f"format {spec!r} is for one number, but this tensor has shape {self.shape}; write "
+                "x.item() if it has one element, or format its elements one by one"
             )
         return repr(self)
 
     # The value
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy copy."""
+        """Return a NumPy copy of the values."""
         return self.realize_cached_data().numpy()
 
     def item(self) -> bool | int | float:
-        """The only element as a Python scalar. ValueError unless there is exactly one."""
+        """Return the only element as a Python scalar. ValueError unless there is exactly one."""
         return self.realize_cached_data().item()
 
     def __bool__(self) -> bool:
@@ -234,11 +235,11 @@ class Tensor(Value, Hooked, TensorMethods):
 
     def __index__(self) -> int:
         if is_floating(self.dtype) or self.dtype == "bool":
-            raise TypeError(f"a {self.dtype} tensor is not an index; an integer of one element is")
+            raise TypeError(f"a {self.dtype} tensor is not an index; give one integer element")
         return int(self.item())
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        """Return the values as nested lists of Python scalars; a scalar for a 0-d tensor."""
         return self.realize_cached_data().numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -252,7 +253,7 @@ class Tensor(Value, Hooked, TensorMethods):
 
     @property
     def data(self) -> Tensor:
-        """This value without its history; assigning replaces it (same shape and dtype)."""
+        """This value without its history. Assigning replaces the value (same shape and dtype)."""
         return self.detach()
 
     @data.setter
@@ -319,12 +320,13 @@ class Tensor(Value, Hooked, TensorMethods):
     def to(
         self, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
     ) -> Tensor:
-        """This tensor on another device or in another dtype, or both: `x.to("cuda")`,
-        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`, or with those of another tensor,
-        `x.to(y)`. Self if nothing changes. `non_blocking` is accepted and has no effect.
+        """Return this tensor on another device or in another dtype, or both: `x.to("cuda")`,
+        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. `x.to(y)` takes the device and the
+        dtype of the tensor y. Returns self if nothing changes. `non_blocking` is accepted and has
+        no effect.
 
-        A change of the dtype is an op of the graph; one of the device makes a leaf. TypeError for
-        a value that is neither a device nor a dtype.
+        A change of the dtype is an op in the graph; a change of the device makes a leaf. TypeError
+        for a value that is neither a device nor a dtype.
         """
         if len(to) == 1 and isinstance(to[0], Tensor):
             to = (to[0].device, to[0].dtype)
@@ -336,7 +338,7 @@ class Tensor(Value, Hooked, TensorMethods):
 
 
 class TensorTuple(Value, TupleMethods):
-    """The value of an op with several outputs. Indexing gives Tensors."""
+    """The value of an op with several outputs. An index returns a Tensor."""
 
     __slots__ = ()
 
@@ -347,19 +349,19 @@ class TensorTuple(Value, TupleMethods):
         return (self[i] for i in range(len(self)))
 
     def tuple(self) -> tuple[Tensor, ...]:
-        """The parts as a Python tuple."""
+        """Return the parts as a Python tuple."""
         return tuple(self)
 
     def __repr__(self) -> str:
         return f"TensorTuple({', '.join(map(str, self.spec))})"
 
 
-# What an op of tensors takes in the place of a Tensor too.
+# The values that an op of tensors accepts as an operand.
 Operand = Tensor | bool | int | float | np.ndarray | NDArray
 
 
 def handle(node: Node | None, data: Any) -> Any:
-    """A Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
+    """Return a Tensor or TensorTuple for `node` and `data` (one of them may be None)."""
     parts = data if node is None else node.spec
     out: Any = object.__new__(TensorTuple if type(parts) is tuple else Tensor)
     out._node = node
@@ -368,8 +370,8 @@ def handle(node: Node | None, data: Any) -> Any:
 
 
 def overwrite(target: Tensor, value: Tensor) -> None:
-    """Set the elements of `target`, in its memory, to those of `value`, which has its shape,
-    rounded to its dtype."""
+    """Set the elements of `target`, in its memory, to the elements of `value`, which has the same
+    shape, rounded to target's dtype."""
     if state.trace is None or not state.trace.write(target, value.astype(target.dtype)):
         target.realize_cached_data()[...] = value.realize_cached_data()
 
@@ -381,8 +383,8 @@ def no_value(x: Value) -> Exception:
         where = f" in module {node.scope!r}" if node.scope else ""
         return TraceError(f"{x!r}{made}{where} was made while tracing and has no value")
     return RuntimeError(
-        f"the value of {x!r}{made} was released: no gradient declared that it reads it (Op.reads), "
-        "or a backward pass without retain_graph has been here"
+        f"the value of {x!r}{made} was released: no gradient declares to read it (Op.reads), or a "
+        "backward pass without retain_graph has freed it"
     )
 
 
@@ -393,14 +395,14 @@ def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
 
 
 def make_const(value: Any, device: DeviceLike | None = None) -> Tensor:
-    """A Tensor without gradient of `value` (an NDArray is shared) on `device`, as `Tensor` takes
-    it."""
+    """Return a Tensor without gradient from `value`, anything that `Tensor` accepts (an NDArray is
+    shared), on `device`."""
     return Tensor(value, device=device, requires_grad=False)
 
 
 def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
-    """A Tensor that shares the memory of any object with `__dlpack__`, or copies it if it cannot.
-    With `requires_grad` it is a leaf that gets a gradient.
+    """Return a Tensor that shares the memory of `x`, any object with `__dlpack__`, or copies it if
+    sharing is impossible. With `requires_grad` the Tensor is a leaf that gets a gradient.
 
     Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
 

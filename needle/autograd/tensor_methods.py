@@ -1,7 +1,7 @@
-"""The bases of Tensor and TensorTuple that carry their methods' types.
+"""The bases of Tensor and TensorTuple, from which type checkers know their methods.
 
-The methods call ops, which are defined after the class Tensor, so binding.py binds them to it. Type
-checkers read their signatures from `tensor_methods.pyi`, which `make format` writes.
+The methods call ops, which are defined after the class Tensor, so binding.py adds the methods to
+the class. Type checkers read the signatures from `tensor_methods.pyi`, which `make format` writes.
 """
 
 

@@ -1,4 +1,4 @@
-"""Opening files that others name: a pipe would be waited for without end. Standard library only."""
+"""Opening files by a path from elsewhere, without waiting on pipes. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read its bytes; OSError if it cannot be read or is not a regular file."""
+    """Open the file `path` to read bytes; OSError if it is unreadable or not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -28,6 +28,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file; OSError as `open_regular`."""
+    """Return the bytes of the file `path`; OSError as in `open_regular`."""
     with open_regular(path) as file:
         return file.read()

@@ -18,11 +18,11 @@ _CALLED = {
 
 
 def missing(owner: object, what: str, name: str) -> AttributeError:
-    """The error for a name that `owner`, which is `what`, does not have; it gives the one of
-    needle's, if there is one, and lets Python look for others that are written alike."""
+    """Return the error for a name that `owner`, described by `what`, does not have. The error gives
+    needle's name, if there is one, and lets Python suggest similar names."""
     text = f"{what} has no attribute {name!r}"
     if name in _CALLED:
         text += f": needle has {_CALLED[name]}"
     elif name.endswith("_") and hasattr(type(owner), name[:-1]):
-        text += f": no such method in place; {name[:-1]!r} returns a new one"
+        text += f": no such in-place method; {name[:-1]!r} returns a new one"
     return AttributeError(text, name=name, obj=owner)

@@ -1,5 +1,5 @@
-"""Keywords of public functions and constructors: an axis means the same under all its names, and a
-wrong keyword is an error that names the right one."""
+"""Keywords of public functions and constructors: all names for an axis work, and the error for a
+wrong keyword names the right one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# Names of one argument. A function has one name of such a group and takes the others as well.
+# Groups of names for one argument. A function with one name of a group accepts the others too.
 _SAME = (
     frozenset(("axis", "axes", "dim", "dims")),
     frozenset(("keepdims", "keepdim")),
@@ -36,7 +36,7 @@ _SAME = (
 )
 _SEVERAL = ("axes", "dims")
 
-# What users of other libraries may mean, for the error.
+# For the error: the arguments that users of other libraries may mean by a keyword.
 _MEANT = {
     "dimension": ("axis", "axes", "dim"),
     "dropout": ("p",),
@@ -62,12 +62,12 @@ def named(
     is_method: bool = False,
     is_composed: bool = False,
 ) -> Callable[..., Any]:
-    """`function` with its keywords checked; itself if it was checked before, or if it takes any
-    keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may be
-    given by name too, as a tuple. `owner` is the function's name in errors; that of a constructor
-    is the class. Callers never pass a method's first parameter by name. The errors of a function
-    that `is_composed` of others begin with its own name, too: who calls `kl_div` does not know
-    `multiply`."""
+    """Return `function` with its keywords checked, or the function itself if it was checked before,
+    takes any keyword, or takes only tensors, which nobody passes by name. Arguments after a star,
+    such as `*shape`, may also be passed by name, as a tuple. `owner` is the function's name in
+    errors; for a constructor it is the class (None). With `is_method`, the first parameter is never
+    passed by name. With `is_composed`, errors from the functions that it calls begin with its own
+    name too: a caller of `kl_div` does not know `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -100,7 +100,7 @@ def named(
 
 
 class _Renaming:
-    """Converts a call with other keywords into one with the function's own."""
+    """Converts a call with other keywords into a call with the function's own keywords."""
 
     def __init__(
         self, parameters: list[inspect.Parameter], owner: str | None, is_method: bool
@@ -121,11 +121,11 @@ class _Renaming:
         owner = self._owner or type(args[0]).__name__
         if self._star is None:
             if len(args) > len(self._positional):
-                return args, {}  # Python says how many it takes
+                return args, {}  # Python's own error says how many arguments it takes
             given = dict(zip(self._positional[self._hidden :], args[self._hidden :], strict=False))
             if twice := given.keys() & kwargs.keys():
                 raise TypeError(f"{owner}: {min(twice)!r} is given twice")
-            # An argument that is its default counts as not given, beside another name of it.
+            # An argument equal to its default counts as not given, so another name of it may be.
             given |= kwargs
             empty, defaults = inspect.Parameter.empty, self._defaults
             given = {k: v for k, v in given.items() if v is not defaults.get(k, empty)}
@@ -142,8 +142,9 @@ class _Renaming:
 def name_functions(
     functions: Iterable[tuple[str, Callable[..., Any]]], are_composed: bool = False
 ) -> dict[str, Any]:
-    """The functions with their keywords checked, by name. Their modules get them too, because a
-    pickle refers to a function by its module. `are_composed` is `is_composed` of `named`."""
+    """Return the functions with their keywords checked, by name. The checked functions also replace
+    the originals in their modules, because a pickle refers to a function by its module.
+    `are_composed` is `is_composed` of `named`."""
     out = {}
     for name, function in functions:
         out[name] = checked = named(function, name, is_composed=are_composed)
@@ -161,7 +162,8 @@ def name_constructors(classes: Iterable[Any]) -> None:
 
 
 def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords under the function's own names. TypeError for one that is none of them."""
+    """Return the arguments by the function's own names. TypeError for a keyword that is not a name
+    of any argument."""
     out: dict[str, Any] = {}
     for key, value in kwargs.items():
         name = key if key in names else _same(key, names)
@@ -179,7 +181,7 @@ def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, 
 
 
 def _same(key: str, names: list[str]) -> str | None:
-    """The one argument that `key` is another name of."""
+    """Return the argument for which `key` is another name; None if there is not exactly one."""
     for group in _SAME:
         found = [name for name in names if name in group]
         if key in group and found:

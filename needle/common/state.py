@@ -1,4 +1,4 @@
-"""State of the current thread: whether it records gradients, and its trace."""
+"""The state of the current thread: whether it records gradients, and its trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Recorder(Protocol):
-    """A trace, as ops, tensors and modules see it; `needle.trace.Trace` documents its methods."""
+    """The interface of a trace to ops, tensors and modules; see `needle.trace.Trace`."""
 
     has_dims: bool
     recorded: int
@@ -45,7 +45,7 @@ class Recorder(Protocol):
 
 
 class Caster(Protocol):
-    """`needle.autocast`, as `apply` sees it."""
+    """The interface of `needle.autocast` to `apply`."""
 
     def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]: ...
     def lowered(self, inputs: Iterable[Any]) -> tuple[Any, ...]: ...
@@ -56,40 +56,40 @@ class _State(threading.local):
     grad: bool = True
     trace: Recorder | None = None
     freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
-    recorded: Any = None  # what `needle.checkpoint` is told of the ops that are recorded
-    accumulating: bool = False  # a backward pass adds to the `grad` of leaves
-    recomputing: bool = False  # `needle.checkpoint` runs a block again
+    recorded: Any = None  # the record of ops for `needle.checkpoint`
+    accumulating: bool = False  # whether a backward pass is adding to the `grad` of leaves
+    recomputing: bool = False  # whether `needle.checkpoint` is running a block again
     autocast: Caster | None = None
 
 
 state = _State()
 
 _replacements = itertools.count(1)
-# The only element changes whenever a tensor's value or a module's attribute is replaced, or a
+# Its only element changes whenever a tensor's value or a module's attribute is replaced, or a
 # tensor begins or ceases to require a gradient.
 last_replacement = [0]
 
 
 def note_replaced() -> None:
-    """Change `last_replacement`. Any thread calls this after such a replacement."""
+    """Change `last_replacement`. Every thread calls this after a replacement."""
     last_replacement[0] = next(_replacements)
 
 
 _gradients = itertools.count(1)
-# The only element changes whenever a leaf gets a gradient outside of traces.
+# Its only element changes whenever a leaf gets a gradient outside of traces.
 last_gradient = [0]
 
 
 def note_gradient() -> None:
-    """Change `last_gradient`. Any thread calls this after a leaf has got a gradient."""
+    """Change `last_gradient`. Every thread calls this after a leaf has got a gradient."""
     last_gradient[0] = next(_gradients)
 
 
 def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Call `fn` with gradient recording on this thread switched on or off, and return its result.
 
-    An interrupt (Ctrl-C) never leaves the mode changed: Python checks for one when a function
-    begins, such as a context manager's `__exit__`, but not inside `finally`.
+    An interrupt (Ctrl-C) never leaves the mode changed. Python checks for interrupts when a
+    function begins, such as a context manager's `__exit__`, but not inside `finally`.
     """
     previous = state.grad
     try:
@@ -107,7 +107,7 @@ class _GradMode:
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
-        self._previous: list[bool] = []  # a stack: one object may be entered more than once
+        self._previous: list[bool] = []  # a stack: an object may be entered more than once
 
     def __enter__(self) -> None:
         self._previous.append(state.grad)
@@ -127,7 +127,7 @@ class _GradMode:
 
 
 class _FixedMode(_GradMode):
-    """A mode whose class decides it. The class itself may decorate a function, too."""
+    """A mode that is fixed by its class. The class itself may also decorate a function."""
 
     __slots__ = ()
     _recording: bool
@@ -168,9 +168,9 @@ class enable_grad(_FixedMode):
 
 
 class inference_mode(_GradMode):
-    """`no_grad` by another name of PyTorch's, or with `mode` False `enable_grad`. Results are
-    ordinary tensors, which later code may use in any way. It also decorates a function, which may
-    stand in the place of `mode`: `@ndl.inference_mode`."""
+    """The same as `no_grad`, or with `mode` False as `enable_grad`; the name is PyTorch's. Results
+    are ordinary tensors, which later code may use in any way. It also decorates a function:
+    `@ndl.inference_mode()` or `@ndl.inference_mode`."""
 
     __slots__ = ()
 
@@ -186,8 +186,8 @@ class inference_mode(_GradMode):
 
 
 class set_grad_enabled(_GradMode):
-    """Record gradients on this thread from now on, or not, as `mode` says. As a context it restores
-    at its end what was before; as a decorator it applies to the function alone.
+    """Switch the recording of gradients on this thread on or off, as `mode` says. A `with` block
+    restores the previous mode at its end; as a decorator it applies to the function alone.
 
     >>> with ndl.set_grad_enabled(False):
     ...     y = ndl.Tensor([1.0]) * 2
@@ -218,5 +218,5 @@ def _checked_mode(owner: str, mode: Any) -> bool:
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops on this thread record their graph."""
+    """Return whether ops on this thread record their graph."""
     return state.grad

@@ -15,7 +15,8 @@ Named = tuple[str, Any]
 
 
 def flatten(value: Any, name: str, is_leaf: Callable[[Any], bool]) -> tuple[Any, list[Named]]:
-    """(tree, [(name, leaf), ...]); the leaves of a container are named name_0, name_key, ..."""
+    """Return (tree, [(name, leaf), ...]). The leaves in a container are named name_0, name_key,
+    ..."""
     leaves: list[Named] = []
 
     def walk(x: Any, at: str) -> Any:
@@ -33,7 +34,7 @@ def flatten(value: Any, name: str, is_leaf: Callable[[Any], bool]) -> tuple[Any,
 
 
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
-    """The nested value with `leaves` as its tensors, in the order of `flatten`."""
+    """Return the nested value of `tree`, with `leaves` as its tensors in the order of `flatten`."""
     if tree == LEAF:
         return next(leaves)
     ((kind, inside),) = tree.items()
@@ -46,7 +47,7 @@ def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
 
 
 def difference(expected: Any, got: Any, at: str) -> str | None:
-    """A description of the first difference between two trees, or None if they are equal."""
+    """Return a description of the first difference between two trees, or None if they are equal."""
     kind, inside = _parts(expected)
     other, found = _parts(got)
     if kind != other:
@@ -71,7 +72,7 @@ def difference(expected: Any, got: Any, at: str) -> str | None:
 
 
 def text(tree: Any) -> str:
-    """One line of text that is the same in every process."""
+    """Return one line of text for the tree that is the same in every process."""
     kind, inside = _parts(tree)
     if kind == "tensor":
         return LEAF
@@ -92,8 +93,8 @@ def _parts(tree: Any) -> tuple[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two static values are equal: 2 and 2.0 are not, because they give different dtypes,
-    and NaN equals NaN."""
+    """Return whether two static values are equal. 2 and 2.0 are not equal, because they give
+    different dtypes; NaN equals NaN."""
     if type(a) is not type(b):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The line of a user's code that is running, for errors."""
+"""The running line of a user's code, for errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _PACKAGES = tuple(
 
 
 def user_line() -> str:
-    """The running line of code outside needle and NumPy in words that end a sentence, or ""."""
+    """Return the running line of code outside needle and NumPy, as the end of a sentence; "" if
+    there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         frame = frame.f_back  # type: ignore[assignment]

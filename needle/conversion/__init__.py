@@ -1,6 +1,6 @@
-"""The code that `needle.onnx` and `needle.torch` share: a foreign graph becomes needle's ops.
+"""The code that `needle.onnx` and `needle.torch` share to turn a foreign graph into needle's ops.
 
 `registry` finds the converter of an operator. `values` handles values that are known while tracing.
-`budget` limits the memory and work that the numbers of a file may ask for. `node` names a node in
+`budget` limits the memory and work that the numbers in a file may request. `node` names a node in
 errors. The other files have arithmetic that converters of both formats use.
 """

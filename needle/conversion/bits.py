@@ -1,4 +1,4 @@
-"""Elements as integers of their bits, and integers as the elements of which they are the bits."""
+"""Conversion between elements and integers with the same bits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .. import ops
 from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import FLOATING
 
-INTEGER_OF = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes
+INTEGER_OF = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by the number of bytes
 _MANTISSA = {"float32": 23, "float64": 52}
 
 
 def bits_of(x: Tensor) -> Tensor:
-    """The bits of elements as integers of their width (uint8 for one byte)."""
+    """Return the bits of the elements as integers of the same width (uint8 for one byte)."""
     if x.dtype == "float16":
         return ops.cast(_bits_of_half(ops.cast(x, "float32")), "int16")
     if x.dtype == "bfloat16":
@@ -24,7 +24,7 @@ def bits_of(x: Tensor) -> Tensor:
 
 
 def of_bits(bits: Tensor, dtype: str) -> Tensor:
-    """The elements of a dtype that have these bits, which `bits_of` gives."""
+    """Return the elements of `dtype` with these bits; the inverse of `bits_of`."""
     if dtype == "float16":
         return ops.cast(_half_of_bits(ops.cast(bits, "int32")), dtype)
     if dtype == "bfloat16":
@@ -34,7 +34,7 @@ def of_bits(bits: Tensor, dtype: str) -> Tensor:
 
 
 def _bits_of_half(x: Tensor) -> Tensor:
-    """The bits of a float16, given as float32, in an int32."""
+    """Return the bits of float16 values, given as float32, as int32."""
     bits = ops.bitcast(x)
     size = ops.bitwise_and(bits, 0x7FFFFFFF)
     normal = ops.right_shift(ops.subtract(size, 112 << 23), 13)
@@ -46,7 +46,7 @@ def _bits_of_half(x: Tensor) -> Tensor:
 
 
 def _half_of_bits(bits: Tensor) -> Tensor:
-    """The float16 with these bits, as float32."""
+    """Return the float16 values with these bits, as float32."""
     exponent = ops.bitwise_and(ops.right_shift(bits, 10), 31)
     fraction = ops.bitwise_and(bits, 0x3FF)
     wide = ops.where(ops.equal(exponent, 31), 255, ops.add(exponent, 112))
@@ -57,22 +57,22 @@ def _half_of_bits(bits: Tensor) -> Tensor:
 
 
 def is_negative(x: Tensor) -> Tensor:
-    """Whether the sign of a number is set; also that of -0 and of a NaN."""
+    """Return whether the sign bit of each number is set, also for -0 and NaN."""
     if x.dtype in FLOATING:
         x = ops.bitcast(x if x.dtype in _MANTISSA else ops.cast(x, "float32"))
     return ops.less(x, 0)
 
 
 def power_of_two(exponent: Tensor, dtype: str) -> Tensor:
-    """2 to the power of integers, for which the result is a normal number of the dtype."""
+    """Return 2 to the power of integers; the results must be normal numbers of `dtype`."""
     bits = np.dtype(dtype).itemsize * 8
     biased = ops.add(ops.cast(exponent, f"int{bits}"), np.finfo(dtype).maxexp - 1)
     return ops.bitcast(ops.left_shift(biased, _MANTISSA[dtype]))
 
 
 def exponent_of(x: Tensor) -> Tensor:
-    """The exponent for which x / 2 ** exponent is within [1/2, 1), as int32; 0 for 0 and what is
-    not finite."""
+    """Return the int32 exponents for which |x| / 2 ** exponent is in [1/2, 1); 0 if x is 0 or not
+    finite."""
     mantissa, limits = _MANTISSA[x.dtype], np.finfo(x.dtype)
     tiny = ops.less(ops.abs(x), float(limits.tiny))
     scaled = ops.where(tiny, ops.multiply(x, 2.0 ** (mantissa + 1)), x)

@@ -1,11 +1,15 @@
-"""The budget of a model: how much memory and work the numbers in its file may ask for.
+"""The budget of a model: how much memory and work the numbers in its file may request.
 
-A few bytes of a file (a shape, a scale, a count) can ask for more than any machine has. What they
-ask for is compared with the budget before anything is allocated: MOST_ELEMENTS for each tensor
-whose size they decide and for the tables that make it, or 64 times as many as all inputs of the
-call have; MOST_ELEMENTS beyond four times what the file holds for the constants that are computed
-when a model is loaded; and MOST_ITERATIONS for each loop of an eager call, with those of the loops
-in it. The error says what was asked for, and the budget.
+A few bytes of a file (a shape, a scale, a count) can request more than any machine has. A request
+is compared with the budget before anything is allocated. The budgets are:
+
+- for each tensor whose size such numbers decide, and for the tables that make it: MOST_ELEMENTS,
+  or 64 times the elements of all inputs of the call;
+- for the constants that are computed when a model is loaded: MOST_ELEMENTS beyond four times the
+  contents of the file;
+- for each loop of an eager call, with the loops in it: MOST_ITERATIONS.
+
+The error names the request and the budget.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from ..errors import ModelError, UnsupportedError
 from ..sizes.dims import bounds_of
 
 MOST_ELEMENTS = 1 << 28  # 1 GiB of float32
-_GROWTH = 64  # what may be made of one element, such as an image eight times as large
+_GROWTH = 64  # elements made from one, for example by enlarging an image eight times
 MOST_ITERATIONS = 1 << 18
 
-_room: ContextVar[int] = ContextVar("room", default=0)  # elements that a call may have anyway
+_room: ContextVar[int] = ContextVar("room", default=0)  # elements that a call may always have
 _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=None)
 
 
@@ -42,10 +46,11 @@ def _least(shape: Sequence[Any]) -> int:
 
 
 def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The extents of what a node makes; those that a Dim leaves open count with their least.
+    """Return the extents of a node's result after checking them. An extent that a Dim leaves open
+    counts as its least value.
 
-    Raises ModelError for a negative one, and UnsupportedError beyond the budget; the caller names
-    the node.
+    Raises ModelError for a negative extent, and UnsupportedError beyond the budget; the caller
+    names the node.
     """
     extents = tuple(shape)
     if any(bounds_of(n)[0] < 0 for n in extents):
@@ -56,17 +61,17 @@ def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def spend(elements: int, what: str) -> None:
-    """Raise UnsupportedError if `elements` are beyond the budget; `what` says of what."""
+    """Raise UnsupportedError if `elements` are beyond the budget; `what` describes the request."""
     if elements > MOST_ELEMENTS:
         raise UnsupportedError(
-            f"it asks for {what}, {elements} elements; the budget for what the numbers of a file "
-            f"ask for is {MOST_ELEMENTS} elements, or {_GROWTH} times those of a call's inputs"
+            f"it asks for {what}, {elements} elements; the budget for requests by the numbers in a "
+            f"file is {MOST_ELEMENTS} elements, or {_GROWTH} times those of a call's inputs"
         )
 
 
 @contextmanager
 def looping() -> Iterator[None]:
-    """Context of a node whose subgraphs run: `iterate` counts iterations from the outermost on."""
+    """Context of a node whose subgraphs run: the outermost one starts the count of `iterate`."""
     token = _iterations.set([0]) if _iterations.get() is None else None
     try:
         yield
@@ -76,7 +81,7 @@ def looping() -> Iterator[None]:
 
 
 def iterate() -> None:
-    """Count an iteration. UnsupportedError if they are beyond the budget."""
+    """Count an iteration. UnsupportedError if the count exceeds the budget."""
     running = _iterations.get()
     if running is not None:
         running[0] += 1
@@ -84,7 +89,7 @@ def iterate() -> None:
 
 
 def check_iterations(count: int) -> None:
-    """UnsupportedError for a number of iterations beyond the budget."""
+    """Raise UnsupportedError if `count` iterations are beyond the budget."""
     if count > MOST_ITERATIONS:
         raise UnsupportedError(
             f"it asks for {count} iterations; the budget of a loop, with the loops in it, is "

@@ -1,4 +1,4 @@
-"""Convolutions and padding by the definitions that ONNX and PyTorch have in common."""
+"""Convolutions and padding, by the definitions that ONNX and PyTorch share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..nn import functional as F
 from .budget import bounded
 
-Sides = list[tuple[Any, Any]]  # elements before and behind each axis
+Sides = list[tuple[Any, Any]]  # the numbers of elements before and after each axis
 _TRANSPOSE: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
     2: F.conv_transpose2d,
@@ -19,19 +19,19 @@ _TRANSPOSE: dict[int, Callable[..., Tensor]] = {
 
 
 def kernels_last(w: Tensor) -> Tensor:
-    """A weight (out, in, ...) as needle has it: (..., in, out)."""
+    """Return a weight (out, in, ...) in needle's layout, (..., in, out)."""
     return ops.permute(w, (*range(2, w.ndim), 1, 0))
 
 
 def channelwise(x: Tensor, ndim: int) -> Tensor:
-    """A tensor with an element for each channel, in a shape that broadcasts along axis 1."""
+    """Return x, an element for each channel, reshaped to broadcast along axis 1 of `ndim` axes."""
     return ops.reshape(x, (*x.shape, *(1,) * (ndim - 2)))
 
 
 def whole_size(
     extents: Sequence[Any], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Any]:
-    """The extents of all that a transposed convolution reaches."""
+    """Return the extents of a transposed convolution's result before anything is cut off."""
     return [
         stride * (n - 1) + (k - 1) * dilation + 1
         for n, k, stride, dilation in zip(extents, kernel, strides, dilations, strict=True)
@@ -48,8 +48,8 @@ def transposed_convolved(
     dilations: tuple[int, ...],
     groups: int,
 ) -> Tensor:
-    """The transposed convolution of x (N, in, ...) with w (in, out / groups, ...), without `pads`
-    at both ends of each axis of the result, and with `extra` elements more behind it."""
+    """Return the transposed convolution of x (N, in, ...) with w (in, out / groups, ...), with
+    `pads` cut off at both ends of each axis of the result and `extra` elements added at its end."""
     count, kernel = w.ndim - 2, w.shape[2:]
     function, w = _TRANSPOSE[count], kernels_last(w)
     plain = all(
@@ -68,7 +68,7 @@ def transposed_convolved(
 
 
 def padded(x: Tensor, sides: Sides, value: float = 0) -> Tensor:
-    """`x` with its last axes padded with a value; negative widths cut elements off."""
+    """Return `x` with its last axes padded with `value`; negative widths cut elements off."""
     lead = x.ndim - len(sides)
     widened = [n + low + high for n, (low, high) in zip(x.shape[lead:], sides, strict=True)]
     bounded((*x.shape[:lead], *widened))

@@ -1,4 +1,4 @@
-"""Fourier transforms by products with matrices, of real and imaginary parts apart."""
+"""Fourier transforms as products with matrices, with separate real and imaginary parts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..autograd.tensor import Tensor, make_const
 from ..sizes.dims import Expression
 from .node import NamedNode
 
-_LONGEST = 512  # a transform that is one product with a matrix
-_LARGEST_PRIME = 4096  # a factor of a length, whose transform is a matrix
+_LONGEST = 512  # the longest transform that is one product with a matrix
+_LARGEST_PRIME = 4096  # the largest prime factor of a length: its transform is one matrix
 
-Parts = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None is 0
+Parts = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None stands for 0
 
 
 def check_length(node: NamedNode, n: int) -> None:
-    """Refuse a length with a prime factor whose matrix would be too large."""
+    """Raise UnsupportedError for a length with a prime factor whose matrix would be too large."""
     rest, factor = n, 2
     while factor * factor <= rest:
         rest, factor = (rest // factor, factor) if rest % factor == 0 else (rest, factor + 1)
@@ -29,7 +29,7 @@ def check_length(node: NamedNode, n: int) -> None:
 
 
 def fitted(x: Tensor | None, n: int) -> Any:
-    """`x` with n elements along its last axis: cut, or with zeros behind."""
+    """Return `x` cut, or padded with zeros at the end, to n elements along its last axis."""
     if x is None:
         return None
     given = x.shape[-1]
@@ -41,8 +41,9 @@ def fitted(x: Tensor | None, n: int) -> Any:
 
 
 def whole(parts: Any, n: int) -> Parts:
-    """The n frequencies of a real signal from the n // 2 + 1 that are not conjugates of others."""
-    rest = (n + 1) // 2  # the first of the conjugates is that of rest - 1
+    """Return all n frequencies of a real signal, from the first n // 2 + 1; the others are
+    conjugates of these."""
+    rest = (n + 1) // 2  # the first conjugate belongs to frequency rest - 1
     if rest < 2:
         return parts
     both: list[Any] = [
@@ -59,8 +60,8 @@ def _mirrored(x: Tensor, rest: int) -> Tensor:
 
 
 def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
-    """The first frequencies of signals of n elements along the last axis, or signals of
-    frequencies; with one part only the real one."""
+    """Return the first `bins` frequencies of signals of n elements along the last axis, or with
+    `inverse` the signals of frequencies; with `parts` 1 only the real part."""
     made = _forward(x, n, bins, inverse, parts)
     if not inverse:
         return made
@@ -71,8 +72,9 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
-    """The n elements, times n, of a real signal whose n // 2 + 1 first frequencies are `parts`. The
-    imaginary parts of the first, and of the last for an even n, count as 0."""
+    """Return the n elements, times n, of the real signal whose first n // 2 + 1 frequencies are
+    `parts`. The imaginary parts of the first one, and for an even n of the last one, count as
+    0."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1
@@ -83,8 +85,8 @@ def signal_of_half(parts: Any, n: int) -> Tensor:
 
 
 def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
-    """The sums of the transform: one product with a matrix, or, of a long signal that can be
-    divided, transforms of both factors (Cooley and Tukey 1965)."""
+    """Return the sums of the transform: one product with a matrix, or for a long signal whose
+    length is not prime the transforms of two factors (Cooley and Tukey 1965)."""
     factor = _factor(n) if n > _LONGEST else 1
     if factor == 1:
         return _by_matrices(x, *_waves(n, bins, conjugate), parts)
@@ -109,13 +111,14 @@ def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
 
 
 def _factor(n: int) -> int:
-    """The greatest factor of n that is not above its root; 1 for a prime."""
+    """Return the greatest factor of n that is at most the root of n; 1 for a prime."""
     return next(i for i in range(math.isqrt(n), 0, -1) if n % i == 0)
 
 
 @functools.lru_cache(maxsize=16)
 def _waves(n: int, bins: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its conjugate."""
+    """Return the real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its
+    conjugate."""
     return _turns(np.outer(np.arange(n), np.arange(bins)) % n, n, conjugate)
 
 
@@ -140,7 +143,7 @@ def _by_matrices(x: Any, cosines: np.ndarray, sines: np.ndarray, parts: int) -> 
 
 
 def _product(a: Tensor, b: Tensor | None, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """(a + bi) (c + di), element by element."""
+    """Return (a + bi) (c + di), element by element."""
     if b is None:
         return a * c, a * d
     return a * c - b * d, a * d + b * c

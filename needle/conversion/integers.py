@@ -1,4 +1,4 @@
-"""Arithmetic of integers that converters compose of needle's ops."""
+"""Integer arithmetic that converters compose from needle's ops."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from ..loops import scan
 
 
 def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient of integers, rounded towards 0."""
+    """Return the quotient of integers, rounded towards 0."""
     return ops.floor_divide(ops.subtract(a, ops.fmod(a, b)), b)
 
 
 def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
-    """Integers to the power of integers, by squaring, modulo the range of base's dtype; 0 for
-    negative exponents of all but 1 and -1. Only the lowest bits of an exponent count, so many."""
-    first = ops.add(base, ops.cast(ops.multiply(exponent, 0), base.dtype))  # of the result's shape
+    """Return `base` to the power of `exponent`, both integers, computed by squaring modulo the
+    range of base's dtype; 0 for negative exponents of all bases but 1 and -1. Only the lowest
+    `bits` bits of an exponent count."""
+    first = ops.add(base, ops.cast(ops.multiply(exponent, 0), base.dtype))  # in the result's shape
     exponents = ops.add(exponent, ops.cast(ops.multiply(base, 0), exponent.dtype))
 
     def step(state: tuple[Tensor, Tensor, Tensor], _: None) -> tuple[tuple[Tensor, ...], None]:

@@ -1,4 +1,4 @@
-"""What every node of a foreign graph can do: name itself in errors."""
+"""The base of the nodes of a foreign graph, and errors that name the node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class NamedNode:
     """A node whose `str` names it and its operator."""
 
     def invalid(self, why: str) -> ModelError:
-        """The error for a node that breaks a rule of its operator."""
+        """Return the error for a node that breaks a rule of its operator."""
         return ModelError(f"{self}: {why}")
 
     def unsupported(self, what: str) -> UnsupportedError:
-        """The error for a node that needs what needle does not have."""
+        """Return the error for a node that needs something that needle does not have."""
         return UnsupportedError(f"{self}: {what}")
 
 
@@ -26,8 +26,8 @@ def named(
     otherwise: type[ModelError] = ModelError,
     kept: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Context whose errors name the node. Python's own errors become `otherwise`, but for those of
-    the classes in `kept`, which keep their class."""
+    """Context in which all errors name the node. Python's own errors become `otherwise`, except
+    that errors of the classes in `kept` keep their class."""
     try:
         yield
     except ModelError as error:

@@ -1,8 +1,8 @@
-"""Which function converts which operator of a foreign format.
+"""The registry of functions that convert the operators of a foreign format.
 
 A converter is a function `(node, *inputs) -> value | tuple of values`. Inputs that a node leaves
-out are None. A *value* is a Tensor, or a NumPy array that is known while tracing: see `values.py`.
-Converters run while tracing, so that Python's control flow on shapes and known values is fine.
+out are None. A *value* is a Tensor, or a NumPy array that is known while tracing (see `values.py`).
+Converters run while tracing, so Python control flow may depend on shapes and known values.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Converter(NamedTuple):
     """A registered converter.
 
-    `required` are the positions of inputs that a node must give, and `known` of those whose values
-    must be known while tracing: initialisers there stay NumPy arrays and are not weights. `kinds`
-    are the annotations of the inputs, the last also of those that follow. A `scoped` converter
-    gets, after the node, the `Scope` in which its subgraphs run.
+    `required` are the positions of inputs that a node must have. `known` are the positions of
+    inputs whose values must be known while tracing: initialisers there stay NumPy arrays and are
+    not weights. `kinds` are the annotations of the inputs; the last one applies to all further
+    inputs. A `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
     """
 
     function: Callable[..., Any]
@@ -35,12 +35,12 @@ class Converter(NamedTuple):
 
     @property
     def takes(self) -> int | None:
-        """How many inputs it takes; None for any number."""
+        """The number of inputs; None for any number."""
         return None if any(each.startswith("*") for each in self.kinds) else len(self.kinds)
 
     def kind(self, position: int) -> str:
-        """What the input at a position is: "Carried" is anything, "Items" a sequence, and any other
-        word a tensor."""
+        """Return the kind of the input at a position: "Carried" means anything, "Items" a sequence,
+        and any other word a tensor."""
         kind = self.kinds[min(position, len(self.kinds) - 1)] if self.kinds else ""
         return kind.removeprefix("*").partition(" ")[0]
 
@@ -48,7 +48,7 @@ class Converter(NamedTuple):
 class Registry:
     """The converters of a format, which the files of a package register when they are imported.
 
-    `package` is the dotted name of that package; its files are imported at the first search.
+    `package` is the dotted name of the package; its files are imported at the first search.
     """
 
     def __init__(self, package: str) -> None:
@@ -64,10 +64,11 @@ class Registry:
         known: tuple[int, ...] = (),
         scoped: bool = False,
     ) -> Callable[[F], F]:
-        """Decorator that registers a function for operators of these names.
+        """Return a decorator that registers a function for operators of these names.
 
-        `since` is the version from which the function follows the operator's definition: of several
-        for one name, a model gets that with the greatest `since` that is not above its version.
+        `since` is the first version whose definition of the operator the function follows. If a
+        name has several functions, a model gets the one with the greatest `since` that is not above
+        the model's version.
         """
 
         def registered(function: F) -> F:
@@ -85,10 +86,11 @@ class Registry:
         return registered
 
     def twin(self, *names: str, domain: str = "") -> Callable[[F], F]:
-        """Decorator that registers the NumPy function of operators whose inputs are all known.
+        """Return a decorator that registers the NumPy function of operators whose inputs are all
+        known.
 
-        It has a converter's signature, takes and returns NumPy arrays, which may have the dtype
-        object and hold ints and expressions of dims, and follows every version.
+        The function has a converter's signature and follows every version. It takes and returns
+        NumPy arrays, which may have the dtype object and contain ints and expressions of dims.
         """
 
         def registered(function: F) -> F:
@@ -99,24 +101,24 @@ class Registry:
         return registered
 
     def find(self, name: str, domain: str = "", version: int = 1) -> Converter | None:
-        """The converter of an operator for a version of its domain, or None."""
+        """Return the converter of an operator for a version of its domain, or None."""
         self._load()
         fitting = [e for e in self._converters.get((domain, name), ()) if e.since <= version]
         return fitting[-1] if fitting else None
 
     def find_twin(self, name: str, domain: str = "") -> Callable[..., Any] | None:
-        """The NumPy function of an operator, or None."""
+        """Return the NumPy function of an operator, or None."""
         self._load()
         return self._twins.get((domain, name))
 
     def names(self, domain: str = "") -> list[str]:
-        """The operators of a domain that have a converter."""
+        """Return the operators of a domain that have a converter."""
         self._load()
         return sorted(name for where, name in self._converters if where == domain)
 
     @functools.cache  # noqa: B019 - there is one registry for each format, and it stays
     def _load(self) -> None:
-        package = importlib.import_module(self._package)  # which imports this module
+        package = importlib.import_module(self._package)  # imported late: it imports this module
         for each in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{each.name}")
 
@@ -127,8 +129,8 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
-    """The positions of inputs that a converter does not take as None: those whose parameters have
-    no default and no None in their annotation."""
+    """Return the positions of inputs that may not be None: their parameters have no default, and no
+    None in their annotation."""
     parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
     return tuple(
         i

@@ -1,4 +1,4 @@
-"""Loops that are unrolled: how many iterations, and sequences as lists of their elements."""
+"""Unrolled loops: limits of their iterations, and sequences as lists of their elements."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from . import budget
 from .node import NamedNode
 from .values import Value, along, is_known, tensor
 
-LARGEST_COUNT = 10_000  # of iterations that are unrolled while tracing
-LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
-_OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
-_PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
+LARGEST_COUNT = 10_000  # the most iterations that are unrolled while tracing
+LARGEST_COST = 6000  # the most operations of a loop, with inner loops: they compile in a minute
+_OWN_COST = 4  # operations that an iteration adds: a part of each sequence and of each result
+_PARTS = 32  # parts that one op makes of a sequence: a kernel of many results compiles slowly
 
 
 def check_count(node: NamedNode, count: int) -> None:
-    """UnsupportedError for more iterations than may be unrolled."""
+    """Raise UnsupportedError if `count` is above the number of iterations that may be unrolled."""
     budget.check_iterations(count)
     if state.trace is not None and count > LARGEST_COUNT:
         raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
 
 
 class Room:
-    """Bounds the operations that a loop's iterations record while tracing: the time and memory that
-    compiling them takes grow faster than their number. `advice` is added to the error."""
+    """Bounds the operations that a loop's iterations record while tracing, because the time and
+    memory to compile them grow faster than their number. `advice` is added to the error."""
 
     def __init__(self, node: NamedNode, advice: str = "") -> None:
         self._node, self._cost, self._advice = node, 0, advice
@@ -37,7 +37,8 @@ class Room:
         return 0 if state.trace is None else int(state.trace.recorded)
 
     def check(self, done: int, count: int) -> None:
-        """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
+        """Raise UnsupportedError if, judged after `done` of `count` iterations, the loop will have
+        too many operations."""
         budget.iterate()
         now = self._recorded()
         each, self._last = now - self._last, now
@@ -52,14 +53,14 @@ class Room:
 
 
 def stacked(values: Sequence[Value], axis: int) -> Value:
-    """The values of all iterations as one, along a new axis."""
+    """Return the values of all iterations as one value, stacked along a new axis."""
     if all(is_known(value) for value in values):
         return np.stack(values, axis)
     return ops.stack([tensor(value) for value in values], axis)
 
 
 def elements(node: NamedNode, source: Value, axis: int, steps: int) -> list[Value]:
-    """The `steps` elements of a sequence along an axis."""
+    """Return the `steps` elements of a sequence along an axis."""
     check_count(node, steps)
     if steps == 0:
         raise node.unsupported("a sequence of no elements")

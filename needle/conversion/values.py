@@ -1,6 +1,6 @@
-"""What converters do with values: a Tensor, or a NumPy array that is known while tracing.
+"""Functions of a converter's values, which are Tensors, or NumPy arrays known while tracing.
 
-Sizes that dims leave open are known too: an array of dtype object holds expressions of dims.
+Sizes that dims leave open are known too, as expressions of dims in an array of dtype object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .node import NamedNode
 
 Value = Tensor | np.ndarray
 
-# Integers that files hold several to a byte: the dtype of needle's that holds one, and their range.
+# Integers that files pack into bytes, several to a byte: needle's dtype for them, and their range.
 PACKED = {
     **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
     **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
@@ -27,7 +27,7 @@ PACKED = {
 
 
 class Rows(Sequence[Value]):
-    """The elements of a tensor along axis 0, each of which is taken when it is read."""
+    """The elements of a tensor along axis 0; an element is taken only when it is read."""
 
     def __init__(self, whole: Tensor) -> None:
         self.whole = whole
@@ -55,22 +55,22 @@ class Missing(NamedTuple):
     """An optional without a value."""
 
 
-Carried = Value | Items | Missing  # what names stand for, though most operators take values alone
+Carried = Value | Items | Missing  # what a name may stand for; most operators take only values
 
 
 def elements(value: Carried) -> int:
-    """How many elements a value has, all those of a sequence together."""
+    """Return how many elements a value has; for a sequence, all its values together."""
     parts = value.values if isinstance(value, Items) else (value,)
     return sum(part.size for part in parts if not isinstance(part, Missing))
 
 
 def is_known(value: Any) -> bool:
-    """Whether the value is known while tracing."""
+    """Return whether the value is known while tracing."""
     return isinstance(value, np.ndarray)
 
 
 def holds_dims(value: Any) -> bool:
-    """Whether a known value depends on dims."""
+    """Return whether a known value depends on dims."""
     return (
         isinstance(value, np.ndarray)
         and value.dtype == object
@@ -79,13 +79,14 @@ def holds_dims(value: Any) -> bool:
 
 
 def sizes(items: Any) -> np.ndarray:
-    """Ints and expressions of dims (a sequence of them, nested, or one) as a known int64 array."""
+    """Return ints and expressions of dims (one, or a nested sequence of them) as a known array of
+    sizes, int64 without expressions."""
     found = np.array(items, dtype=object)
     return found if holds_dims(found) else found.astype(np.int64)
 
 
 def tensor(value: Value) -> Tensor:
-    """A value as a Tensor. UnsupportedError for other dtypes than needle's."""
+    """Return a value as a Tensor. UnsupportedError for a dtype that needle does not have."""
     if isinstance(value, Tensor):
         return value
     if value.dtype == object:
@@ -102,20 +103,20 @@ def tensor(value: Value) -> Tensor:
 
 
 def size_tensor(n: Any) -> Tensor:
-    """An int, or an expression of dims, as an int64 Tensor of no axis: an open one is the last of
-    as many numbers."""
+    """Return an int or an expression of dims as a 0-d int64 Tensor. An open size is the last
+    element of a range of that size."""
     if not isinstance(n, Expression):
         return Tensor(np.array(n, np.int64), requires_grad=False)
-    behind = 1 - min(n.bounds[0], 1)  # a range of no numbers has no last one
+    behind = 1 - min(n.bounds[0], 1)  # an empty range has no last element
     last = ops.arange(n + behind, dtype="int64")[-1:]
     return ops.reshape(ops.add_scalar(last, 1 - behind), ())
 
 
 def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
-    """A value that must be known while tracing; `what` says what it is ("the shape").
+    """Return a value that must be known while tracing; `what` names it in errors ("the shape").
 
-    An eager call knows all values. Raises UnsupportedError while tracing for one that is computed
-    from inputs of the model.
+    An eager call knows all values. While tracing, raises UnsupportedError for a value that is
+    computed from inputs of the model.
     """
     if value is None:
         raise node.invalid(f"{what} is missing")
@@ -124,13 +125,13 @@ def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         raise UnsupportedError(
             f"{node}: {what} depends on values that only a call knows; if they come from an input "
-            "of the model, give that a value with fixed={...}"
+            "of the model, give that input a value with fixed={...}"
         )
     return value
 
 
 def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any, ...]:
-    """A known value of one or no axis as a tuple of ints and expressions of dims."""
+    """Return a known value with one axis or none as a tuple of ints and expressions of dims."""
     found = known(node, value, what)
     if found.ndim > 1:
         raise node.invalid(f"{what} has the shape {found.shape}, not one axis")
@@ -140,7 +141,7 @@ def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any
 
 
 def known_number(node: NamedNode, value: Value | None, what: str) -> Any:
-    """A known value of one element as a Python number."""
+    """Return a known value of one element as a Python number."""
     found = known(node, value, what)
     if found.size != 1:
         raise node.invalid(f"{what} has the shape {found.shape}, not one element")
@@ -148,7 +149,7 @@ def known_number(node: NamedNode, value: Value | None, what: str) -> Any:
 
 
 def known_integer(node: NamedNode, value: Value | None, what: str) -> Any:
-    """A known value of one element as an int, or an expression of dims."""
+    """Return a known value of one element as an int, or an expression of dims."""
     found = known_number(node, value, what)
     if isinstance(found, float):
         raise node.invalid(f"{what} is {found!r}, not an integer")
@@ -156,31 +157,32 @@ def known_integer(node: NamedNode, value: Value | None, what: str) -> Any:
 
 
 def shape_of(value: Value) -> tuple[Any, ...]:
-    """The extents of a value: ints, and expressions of dims."""
+    """Return the extents of a value: ints, and expressions of dims."""
     return tuple(value.shape)
 
 
 def dtype_of(value: Value) -> str:
-    """The name of a value's dtype."""
+    """Return the name of a value's dtype."""
     if isinstance(value, Tensor):
         return value.dtype
     return "int64" if value.dtype == object else value.dtype.name
 
 
 def along(axis: int, part: Any) -> tuple[Any, ...]:
-    """The key that takes `part` along an axis."""
+    """Return the key that selects `part` along an axis."""
     return (*[slice(None)] * axis, part)
 
 
 def normal_axis(node: NamedNode, axis: Any, ndim: int) -> int:
-    """An axis counted from the front; ModelError if there is none."""
+    """Return `axis` counted from the front; ModelError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"{node}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim if ndim else 0
 
 
 def normal_axes(node: NamedNode, axes: Any, ndim: int) -> tuple[int, ...]:
-    """Axes counted from the front; ModelError for one out of range or given twice."""
+    """Return the axes counted from the front; ModelError for an axis out of range or named
+    twice."""
     found = tuple(normal_axis(node, axis, ndim) for axis in axes)
     if len(set(found)) != len(found):
         raise ModelError(f"{node}: axes {tuple(axes)} name an axis twice")

@@ -4,10 +4,10 @@
 
     needle.course.install()
 
-After this, code written for the homeworks finds what it imports: `needle.nn.nn_basic`,
-`needle.ops.EWiseAdd`, `needle.autograd.TensorOp`, `needle.data.datasets` and the others that
-docs/coming-from-the-course.md lists. Nothing else in needle imports this package, and without
-`install` it changes nothing.
+After this, the imports in code for the homeworks work: `needle.nn.nn_basic`,
+`needle.ops.EWiseAdd`, `needle.autograd.TensorOp`, `needle.data.datasets` and the other names in
+docs/coming-from-the-course.md. Nothing else in needle imports this package, and without `install`
+it changes nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _SEMANTICS = ("needle", "course")
 def install(backend: str = "nd", semantics: str = "needle") -> None:
     """Add the course's names to needle, for the whole process. A second call replaces the first.
 
-    `backend` is the course's NEEDLE_BACKEND: with "np", `compute` of an own op gets NumPy arrays
-    and Python floats become float64, as in homeworks 1 and 2; with "nd" it gets NDArrays. SGD and
-    Adam have the course's arguments and defaults, and Embedding takes whole floats.
+    `backend` is the course's NEEDLE_BACKEND. With "np", the `compute` of your own ops gets NumPy
+    arrays and Python floats become float64, as in homeworks 1 and 2; with "nd", `compute` gets
+    NDArrays. SGD and Adam have the course's arguments and defaults, and Embedding takes whole
+    floats.
 
-    `semantics="course"` also brings the course's behaviour back where needle's differs on purpose:
-    `backward` replaces gradients, keeps its graph and records one of the gradients; all values of a
-    graph are kept; Python integers become floating-point tensors. This costs time and memory.
+    `semantics="course"` also restores the course's behaviour where needle differs on purpose:
+    `backward` replaces gradients, keeps its graph and records the graph of the gradients; all
+    values of a graph are kept; Python integers become floating-point tensors. This costs time and
+    memory.
 
     ValueError for another backend or other semantics.
     """
@@ -47,14 +49,14 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     optimizers.install(PATCHES)
     if semantics == "course":
         _semantics(PATCHES, backend)
-    modules.install(PATCHES, backend)  # last: its paths hold what the others have made
+    modules.install(PATCHES, backend)  # last: its paths contain the names added above
 
 
 def uninstall() -> None:
-    """Take back all that `install` changed."""
+    """Undo all changes that `install` made."""
     PATCHES.undo()
 
 
-_semantics = semantics.install  # the argument of `install` hides the module
+_semantics = semantics.install  # in `install` the argument `semantics` hides the module
 
 __all__ = ["install", "uninstall"]

@@ -1,4 +1,4 @@
-"""NDArrays: functions of `needle.backend_ndarray` and methods that the course has."""
+"""The course's functions of `needle.backend_ndarray` and methods of NDArray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Handle:
         self.array = array
 
     def ptr(self) -> int:
-        """The address of the memory's beginning; that of a view is the same."""
+        """Return the address at which the memory begins; it is the same for a view."""
         return self.array.view.data_ptr - self.array.offset * ITEMSIZE[self.array.dtype]
 
     @property
@@ -41,7 +41,7 @@ def make(
     handle: Handle | None = None,
     offset: int = 0,
 ) -> NDArray:
-    """A new array, or with `handle` another view of that memory."""
+    """Return a new array, or with `handle` a view of its memory."""
     array = nd.empty(shape, device=device) if handle is None else handle.array
     if handle is None and strides is None:
         return array
@@ -49,12 +49,12 @@ def make(
 
 
 def process_slice(self: NDArray, key: slice, axis: int) -> slice:
-    """`key` with start, stop and step as numbers that are not negative, for that axis."""
+    """Return `key` with start, stop and step as non-negative numbers, for `axis`."""
     return slice(*key.indices(self.shape[axis]))
 
 
 def matmul_tiled(self: Device, a: Handle, b: Handle, out: Handle, m: int, n: int, p: int) -> None:
-    """out = a @ b, all three in tiles: (rows / TILE, columns / TILE, TILE, TILE)."""
+    """Do out = a @ b, with all three in tiles: (rows / TILE, columns / TILE, TILE, TILE)."""
     left = a.array.reshape(m // TILE, n // TILE, TILE, TILE).permute(0, 2, 1, 3)
     right = b.array.reshape(n // TILE, p // TILE, TILE, TILE).permute(0, 2, 1, 3)
     product = left.reshape(m, n) @ right.reshape(n, p)
@@ -103,7 +103,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def as_array(value: Any, device: DeviceLike | None) -> Any:
-    """What an own op's `compute` returned as NDArrays of `device`."""
+    """Return `value`, the result of a user's `compute`, as NDArrays on `device`."""
     if isinstance(value, (tuple, list)):
         return tuple([as_array(part, device) for part in value])
     if isinstance(value, NDArray):
@@ -112,7 +112,7 @@ def as_array(value: Any, device: DeviceLike | None) -> Any:
 
 
 def install(patches: Patches) -> None:
-    """Add them."""
+    """Add the functions and methods."""
     patches.add(nd, **FUNCTIONS)
     patches.set(Strided, "is_compact", callable_property(vars(Strided)["is_compact"]))
     patches.add(

@@ -1,4 +1,4 @@
-"""DataLoader: `next(loader)`."""
+"""The course's `next(loader)` for a DataLoader."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _needle_iter: Any = DataLoader.__iter__
 
 
 def _iter(self: Any) -> Iterator[Any]:
-    """Begin a pass, which `next` of the loader then continues."""
+    """Begin a pass, which `next(loader)` then continues."""
     self._course_pass = _needle_iter(self)
     begun: Iterator[Any] = self._course_pass
     return begun
 
 
 def _next(self: Any) -> Any:
-    """The next batch of the last pass begun, or the first of a new one; StopIteration at its end,
-    after which a new pass begins."""
+    """Return the next batch of the last pass begun, or the first batch of a new pass. StopIteration
+    at the end of a pass; the next call begins a new pass."""
     if getattr(self, "_course_pass", None) is None:
         iter(self)
     try:
@@ -31,6 +31,6 @@ def _next(self: Any) -> Any:
 
 
 def install(patches: Patches) -> None:
-    """Add it."""
+    """Add `next(loader)`."""
     patches.set(DataLoader, "__iter__", _iter)
     patches.set(DataLoader, "__next__", _next)

@@ -1,4 +1,4 @@
-"""What is a property in needle and a method in the course."""
+"""Attributes that are properties in needle and methods in the course."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Flag(int):
-    """A truth value that can be called as well: `x.is_compact` and `x.is_compact()`."""
+    """A truth value that can also be called: `x.is_compact` and `x.is_compact()`."""
 
     def __call__(self) -> bool:
         return bool(self)
@@ -16,6 +16,6 @@ class Flag(int):
 
 
 def callable_property(old: property) -> property:
-    """The property with a Flag as its value."""
+    """Return the property `old` with its value as a Flag."""
     read: Any = old.fget
     return property(lambda self: Flag(read(self)), doc=old.__doc__)

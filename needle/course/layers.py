@@ -1,4 +1,4 @@
-"""Layers: where the course differs from PyTorch, and needle with it only after `install`."""
+"""Layers: the course's behaviour where it differs from PyTorch's, which needle has otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .patches import Patches
 
 
 def _check_nothing(*assignment: Any) -> None:
-    """Any value may take any attribute's place."""
+    """Allow any value for any attribute."""
 
 
 def _linear_weight(self: Linear, where: dict[str, Any]) -> Tensor:
@@ -37,7 +37,7 @@ def _biased_variance(name: str, variance: Tensor, count: int) -> Tensor:
 
 
 def install(patches: Patches) -> None:
-    """Bring it back."""
+    """Restore the course's behaviour."""
     patches.set(Linear, "_drawn_weight", _linear_weight)
     patches.set(Linear, "_drawn_bias", _linear_bias)
     patches.set(Conv, "_drawn_weight", _conv_weight)

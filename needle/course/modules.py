@@ -1,4 +1,4 @@
-"""The course's module paths, as `needle.nn.nn_basic`."""
+"""The course's module paths, such as `needle.nn.nn_basic`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..nn import Module, Parameter
 from ..nn.functional import basic
 from .patches import Patches
 
-# For each path, the package that holds its names, and these names.
+# For each path: the package that has its names, and the names.
 PATHS: dict[str, tuple[Any, str]] = {
     "needle.nn.nn_basic": (
         nn,
@@ -68,7 +68,7 @@ PATHS: dict[str, tuple[Any, str]] = {
 
 
 def _unpack_params(value: object) -> list[Tensor]:
-    """The parameters in a module, dict, list or tuple."""
+    """Return the parameters in a module, dict, list or tuple."""
     if isinstance(value, Parameter):
         return [value]
     if isinstance(value, Module):
@@ -80,7 +80,7 @@ def _unpack_params(value: object) -> list[Tensor]:
 
 
 def _child_modules(value: object) -> list[Module]:
-    """The modules in a module (itself as well), dict, list or tuple."""
+    """Return the modules in a module (with itself), dict, list or tuple."""
     if isinstance(value, Module):
         return list(value.modules_below())
     inside = value.values() if isinstance(value, dict) else value
@@ -90,7 +90,7 @@ def _child_modules(value: object) -> list[Module]:
 
 
 def _children(self: Module) -> list[Module]:
-    """The modules below this one."""
+    """Return the modules below this one."""
     return self.modules_below()[1:]
 
 

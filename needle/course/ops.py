@@ -1,4 +1,4 @@
-"""Ops: the course's class names, and the base of own ops with only `compute` and `gradient`."""
+"""Ops: the course's class names, and a base for users' ops with only `compute` and `gradient`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..op import Op
 from .arrays import as_array
 from .patches import Patches
 
-# The course's names of op classes, by needle's.
+# The course's names of op classes, and needle's names.
 ALIASES = {
     "EWiseAdd": "Add",
     "EWiseMul": "Multiply",
@@ -31,20 +31,20 @@ ALIASES = {
     "ReLU": "Relu",
     "UnDilate": "Undilate",
 }
-# Classes whose arguments the course also gives as lists, and those it gives as single numbers.
+# Classes whose arguments the course also writes as lists, and arguments that it writes as numbers.
 _LISTS = ("Reshape", "BroadcastTo", "Transpose", "Summation", "Flip", "Dilate", "Undilate")
 _CONV = ("stride", "padding", "dilation", "groups")  # the arguments of Conv
-# Functions of a tensor and a number, which homework 1 also gives as an array of one element.
+# Functions of a tensor and a number; in homework 1 the number may be an array of one element.
 _SCALARS = ("add_scalar", "mul_scalar", "divide_scalar", "power_scalar")
 
 _numpy_backend = False
 
 
 class TensorOp(Op):
-    """Base of an op of your own: define `compute` of NDArrays and `gradient` of Tensors.
+    """Base of an op of your own: define `compute` for NDArrays and `gradient` for Tensors.
 
     Set attributes in `__init__`. All inputs and the output are kept for `gradient`. Such an op
-    runs and differentiates. docs/contributing/op.md shows an op that also can be compiled.
+    runs and differentiates. docs/contributing/op.md shows an op that can also be compiled.
     """
 
     reads = frozenset({"inputs", "output"})
@@ -56,7 +56,7 @@ class TensorOp(Op):
         if "compute" in vars(cls):
             cls.compute = _on_arrays(cls.compute)  # type: ignore[method-assign]
 
-    __eq__ = object.__eq__  # attributes are not known: each op equals only itself
+    __eq__ = object.__eq__  # the attributes are unknown, so each op equals only itself
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -77,7 +77,8 @@ class TensorTupleOp(TensorOp):
 
 
 def _on_arrays(compute: Any) -> Any:
-    """`compute` with NumPy arrays if that is the backend, and with NDArrays as its result."""
+    """Return `compute` with NDArrays as its result, and with NumPy arrays as its inputs if NumPy is
+    the backend."""
 
     @functools.wraps(compute)
     def wrapped(self: Any, *inputs: Any) -> Any:
@@ -88,7 +89,7 @@ def _on_arrays(compute: Any) -> Any:
 
 
 def _device(inputs: tuple[Any, ...]) -> Any:
-    """The device of the first array; None, the default one, if there is none."""
+    """Return the device of the first array, or None (the default device) without an array."""
     while inputs and isinstance(inputs[0], tuple):
         inputs = inputs[0]
     return inputs[0].device if inputs else None
@@ -99,14 +100,14 @@ def _numpy(value: Any) -> Any:
 
 
 def _call_stack(self: Any, *inputs: Any) -> Any:
-    """Stack and Concat: of Tensors, or as in the course of one TensorTuple or list."""
+    """Apply Stack or Concat to Tensors, or as in the course to one TensorTuple or list."""
     if len(inputs) == 1 and isinstance(inputs[0], (TensorTuple, tuple, list)):
         inputs = tuple(inputs[0])
     return apply(self, inputs)
 
 
 def _with(convert: Any, init: Any) -> Any:
-    """A constructor whose arguments are converted first."""
+    """Return the constructor `init` with its arguments converted by `convert`."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -120,7 +121,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _with_pairs(init: Any) -> Any:
-    """A constructor of a convolution that also takes one number for a pair."""
+    """Return the constructor `init` of a convolution, also taking one number for a pair."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,5 +1,5 @@
 """Optimizers with the course's arguments and defaults: SGD's momentum is a moving average of
-gradients, Adam's learning rate is 0.01 and its betas are two arguments."""
+gradients; Adam's learning rate is 0.01, and its betas are two arguments."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def _adam(
 
 
 def install(patches: Patches) -> None:
-    """Set them."""
+    """Set the course's constructors."""
     patches.set(optim.SGD, "__init__", _sgd)
     patches.set(optim.Adam, "__init__", _adam)

@@ -1,4 +1,4 @@
-"""Attributes that are set on needle's modules and classes, and can be taken back."""
+"""Changes to attributes of needle's modules and classes that can be undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ABSENT = object()
 
 
 class Patches:
-    """What has been set, in order."""
+    """A record of the changes, in order."""
 
     def __init__(self) -> None:
         self._set: list[tuple[Any, str, Any]] = []
@@ -22,13 +22,14 @@ class Patches:
         setattr(owner, name, value)
 
     def add(self, owner: Any, **values: Any) -> None:
-        """Set those attributes that `owner` does not have yet."""
+        """Set the attributes that `owner` does not have yet."""
         for name, value in values.items():
             if not hasattr(owner, name):
                 self.set(owner, name, value)
 
     def module(self, path: str, contents: dict[str, Any]) -> ModuleType:
-        """Make `path` importable as a module with these contents; its parent gets it too."""
+        """Make `path` importable as a module with these contents, and an attribute of its
+        parent."""
         module = ModuleType(path, "A path of the course (see needle.course).")
         module.__dict__.update(contents)
         parent, _, name = path.rpartition(".")
@@ -39,7 +40,7 @@ class Patches:
         return module
 
     def undo(self) -> None:
-        """Take everything back, the latest first."""
+        """Undo all changes, the latest first."""
         while self._set:
             owner, name, before = self._set.pop()
             if before is _ABSENT:

@@ -1,4 +1,4 @@
-"""The course's behaviour where needle's differs on purpose, for `install(semantics="course")`."""
+"""The course's behaviour where needle differs on purpose, for `install(semantics="course")`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FLOATS = {"nd": "float32", "np": "float64"}
 
 
 def backward(self: Tensor, out_grad: Tensor | None = None, *args: Any, **kwargs: Any) -> None:
-    """Set the gradient of every leaf behind this tensor: not added to the one before, with a graph
-    of its own, and this graph stays."""
+    """Set the gradient of every leaf that this tensor depends on. It replaces the old gradient and
+    has its own graph; this tensor's graph is kept."""
     for node in engine.topological_order((self.node,), requires_grad=True):
         node.grad = None
     engine.backward(self, out_grad, create_graph=True, retain=True)
 
 
 def subtract(self: Tensor, other: Any) -> Any:
-    """a + (-b), which are two nodes of the graph."""
+    """Return a + (-b), two nodes of the graph."""
     return add(self, negate(other)) if isinstance(other, Tensor) else self + (-other)
 
 
@@ -33,7 +33,7 @@ _needle_record: Any = applying._record
 
 
 def record(op: Any, inputs: tuple[Any, ...], data: Any) -> Any:
-    """Record an op and keep all values, whether or not its gradient reads them."""
+    """Record an op and keep all its values, whether or not its gradient reads them."""
     out = _needle_record(op, inputs, data)
     node = out._node
     node.saved = tuple([x._data for x in inputs])
@@ -44,7 +44,8 @@ def record(op: Any, inputs: tuple[Any, ...], data: Any) -> Any:
 
 
 def _init(before: Any, dtype: str, arrays: bool) -> Any:
-    """Tensor's constructor, with integers as floats: in lists, and if `arrays` in arrays too."""
+    """Return Tensor's constructor, changed to make floats of integers in lists, and if `arrays`
+    also of integers in arrays."""
 
     def wrapped(self: Tensor, array: Any, **options: Any) -> None:
         if options.get("dtype") is None:
@@ -62,7 +63,7 @@ def _floats(name: str) -> bool:
 
 
 def install(patches: Patches, backend: str) -> None:
-    """Bring it back."""
+    """Restore the course's behaviour."""
     patches.set(Tensor, "backward", backward)
     patches.set(Tensor, "__sub__", subtract)
     patches.set(applying, "_record", record)

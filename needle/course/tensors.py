@@ -26,10 +26,10 @@ from .patches import Patches
 
 
 def find_topo_sort(node_list: Iterable[Value]) -> list[Any]:
-    """All values that those of the list depend on, and these themselves, inputs first.
+    """Return the values in `node_list` and all values that they depend on, inputs first.
 
-    A value that no gradient reads was freed in the forward pass and has only its shape; all are
-    kept with `install(semantics="course")`.
+    A value that no gradient reads was freed in the forward pass and has only its shape;
+    `install(semantics="course")` keeps all values.
     """
     roots = list(node_list)
     order = topological_order([root.node for root in roots])
@@ -44,7 +44,8 @@ def find_topo_sort(node_list: Iterable[Value]) -> list[Any]:
 
 
 def topo_sort_dfs(node: Value, visited: set[Any], topo_order: list[Any]) -> None:
-    """Append to `topo_order` what `node` depends on and is not in `visited`, then `node`."""
+    """Append to `topo_order` the values that `node` depends on, unless they are in `visited`, and
+    then `node`."""
     for value in find_topo_sort([node]):
         if value.node not in visited:
             visited.add(value.node)
@@ -52,17 +53,17 @@ def topo_sort_dfs(node: Value, visited: set[Any], topo_order: list[Any]) -> None
 
 
 def compute_gradient_of_variables(output_tensor: Tensor, out_grad: Tensor) -> None:
-    """The gradients of all leaves: `output_tensor.backward(out_grad)`."""
+    """Compute the gradients of all leaves: `output_tensor.backward(out_grad)`."""
     output_tensor.backward(out_grad)
 
 
 def sum_node_list(node_list: Iterable[Any]) -> Any:
-    """The sum of Tensors, without a zero to begin with."""
+    """Return the sum of the Tensors in `node_list`, without adding a zero first."""
     return functools.reduce(operator.add, node_list)
 
 
 def make_from_op(op: Op, inputs: Iterable[Value]) -> Any:
-    """`op` applied to the inputs."""
+    """Apply `op` to the inputs."""
     return apply(op, tuple(inputs))
 
 
@@ -72,7 +73,7 @@ def _const(data: Any, requires_grad: bool = False) -> Tensor:
 
 
 def _set_data(self: Tensor, value: Any) -> None:
-    """Replace the value; another shape of the same size is reshaped to this one."""
+    """Replace the value; a value of the same size but another shape is reshaped."""
     if isinstance(value, Tensor) and value.shape != self.shape and value.size == self.size:
         value = value.reshape(self.shape)
     _needle_set_data(self, value)
@@ -93,7 +94,7 @@ def _add_tuples(self: TensorTuple, other: TensorTuple) -> TensorTuple:
 
 
 def _init_as_numpy(self: Tensor, array: Any, **options: Any) -> None:
-    """Tensor's constructor, with Python floats in float64."""
+    """Run Tensor's constructor, with Python floats in float64."""
     if options.get("dtype") is None and not hasattr(array, "dtype"):
         array = np.asarray(array)
     _needle_init(self, array, **options)
@@ -111,7 +112,7 @@ _needle_set_data: Any = _needle_data.fset
 
 
 def install(patches: Patches, backend: str) -> None:
-    """Add them."""
+    """Add the methods and functions."""
     patches.set(Value, "is_leaf", callable_property(vars(Value)["is_leaf"]))
     patches.set(Tensor, "data", _needle_data.setter(_set_data))
     patches.set(Value, "cached_data", vars(Value)["cached_data"].setter(_set_cached_data))

@@ -1,8 +1,8 @@
 """CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html), from its Python or its binary files.
 
-The Python files are pickles, and a pickle can make Python run anything. They are read by an
-unpickler that knows four names and replaces each by a class of this file, so that no other code is
-ever called.
+The Python files are pickles, and a pickle can make Python run any code. The unpickler in this file
+knows only a few names and replaces each by a class or function of this file, so that no other code
+is ever called.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _TEST = ("test_batch",)
 
 
 class CIFAR10Dataset(Dataset):
-    """Items (x, y) to train or, without `train`, to test: x float32 (3, 32, 32) in [0, 1], y int32
-    class 0..9.
+    """Items (x, y) of the training set, or without `train` of the test set: x float32 (3, 32, 32)
+    in [0, 1], y int32 class 0..9.
 
-    `base_folder` holds data_batch_1 .. data_batch_5 and test_batch (or the same with .bin), or the
-    archive's folder that does. `transforms` get x as (H, W, C). `p` is part of the course's
-    signature and unused. A slice or an array of indices gives a batch. FileNotFoundError names the
-    missing file, ValueError the damaged one.
+    `base_folder` has the files data_batch_1 .. data_batch_5 and test_batch (or the same with .bin),
+    or the archive's folder with these files. `transforms` get x as (H, W, C). `p` is part of the
+    course's signature and not used. A slice or an array of indices returns a batch.
+    FileNotFoundError names a missing file, ValueError a damaged file.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def _scaled(images: Array) -> Array:
 
 
 def _find(base: Path, names: Sequence[str]) -> list[Path]:
-    """The files `names`, or the same with .bin, in `base` or a folder of it."""
+    """Return the paths of the files `names`, or of `names` with .bin, in `base` or its folders."""
     for folder in _FOLDERS:
         for suffix in ("", ".bin"):
             paths = [base / folder / f"{name}{suffix}" for name in names]
@@ -94,13 +94,13 @@ def _find(base: Path, names: Sequence[str]) -> list[Path]:
                 (missing, *_) = [path for path in paths if path not in found]
                 raise FileNotFoundError(f"CIFAR10Dataset: {missing} is missing")
     raise FileNotFoundError(
-        f"CIFAR10Dataset: {base} holds neither {names[0]} nor {names[0]}.bin, nor a folder "
-        f"{' or '.join(_FOLDERS[1:])} that does"
+        f"CIFAR10Dataset: {base} has neither {names[0]} nor {names[0]}.bin, nor a folder "
+        f"{' or '.join(_FOLDERS[1:])} with these files"
     )
 
 
 def _read(path: Path) -> tuple[Array, Array]:
-    """(images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
+    """Return (images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
     raw = read_regular(path)
     images, labels = _from_binary(path, raw) if path.suffix == ".bin" else _from_pickle(path, raw)
     wrong = [label for label in labels if not 0 <= label < _CLASSES]
@@ -110,16 +110,17 @@ def _read(path: Path) -> tuple[Array, Array]:
 
 
 def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Images and labels of records of a label byte and 3072 image bytes."""
+    """Return images and labels of records of a label byte and 3072 image bytes."""
     record = 1 + _PIXELS
     if not raw or len(raw) % record:
-        raise _damaged(path, f"{len(raw)} bytes are no whole number of records of {record}")
+        raise _damaged(path, f"{len(raw)} bytes are not a whole number of records of {record}")
     records = np.frombuffer(raw, np.uint8).reshape(-1, record)
     return records[:, 1:], records[:, 0].tolist()
 
 
 def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N integers."""
+    """Return images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N
+    integers."""
     try:
         content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except MemoryError:
@@ -127,17 +128,17 @@ def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
     except Exception as error:  # damaged pickles raise errors of nearly every class
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
     if not isinstance(content, dict):
-        raise _damaged(path, f"it holds a {type(content).__name__}, not a dict")
+        raise _damaged(path, f"it contains a {type(content).__name__}, not a dict")
     named = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in content.items()}
     data, labels = named.get("data"), named.get("labels")
     if not isinstance(data, _Array) or data.state is None:
-        raise _damaged(path, "its 'data' is no array")
+        raise _damaged(path, "its 'data' is not an array")
     if not isinstance(labels, list) or not all(type(n) is int for n in labels):
-        raise _damaged(path, "its 'labels' are no list of whole numbers")
+        raise _damaged(path, "its 'labels' are not a list of ints")
     try:
         _, shape, dtype, in_columns, values = data.state
     except (TypeError, ValueError):
-        raise _damaged(path, "its 'data' is no array") from None
+        raise _damaged(path, "its 'data' is not an array") from None
     rows = len(labels)
     good = isinstance(dtype, _Dtype) and isinstance(values, bytes) and not in_columns
     if not good or shape != (rows, _PIXELS) or len(values) != rows * _PIXELS:
@@ -150,7 +151,7 @@ def _damaged(path: Path, why: str) -> ValueError:
 
 
 class _Array:
-    """Replaces numpy.ndarray in a pickle and keeps the state that it is given."""
+    """Replaces numpy.ndarray in a pickle, and keeps the array's pickled state."""
 
     state: Any = None
 
@@ -166,22 +167,22 @@ class _Dtype:
             raise pickle.UnpicklingError(f"dtype {code!r} is not u1")
 
     def __setstate__(self, state: Any) -> None:
-        """Ignore byte order and the like, which a byte does not have."""
+        """Ignore the state, such as the byte order, which bytes do not have."""
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
     if kind is not _Array:
-        raise pickle.UnpicklingError("it reconstructs something that is no array")
+        raise pickle.UnpicklingError("it reconstructs something that is not an array")
     return _Array()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("it encodes something else than latin1")
+        raise pickle.UnpicklingError("it uses an encoding other than latin1")
     return text.encode("latin1")
 
 
-# The names in pickles of byte arrays; the last only in those that Python 3 wrote.
+# The names in pickles of byte arrays; only pickles that Python 3 wrote have the last name.
 _NAMES: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
@@ -192,10 +193,10 @@ _NAMES: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits numbers, strings, lists, tuples, dicts, and the names above."""
+    """An unpickler for numbers, strings, lists, tuples, dicts, and the names in _NAMES."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _NAMES[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in it") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in it") from None

@@ -1,4 +1,4 @@
-"""How samples become a batch, by the rules of PyTorch's default_collate and default_convert."""
+"""Making a batch from samples, by the rules of PyTorch's default_collate and default_convert."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..backend_ndarray.masked import as_numpy
 
 Made = Callable[[np.ndarray[Any, Any]], Any]
 
-_TEXT = "SaUO"  # kinds of arrays that no Tensor holds: strings and objects
+_TEXT = "SaUO"  # kinds of arrays that cannot become Tensors: strings and objects
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """The samples of the list `batch` as one: arrays, Tensors (also other libraries') and numbers
-    are stacked along a new first axis into Tensors without gradient. A dict, list or namedtuple of
-    samples becomes one of batches, a tuple becomes a list; strings and bytes stay a list.
+    """Return the samples in the list `batch` as one batch: arrays, Tensors (also of other
+    libraries) and numbers are stacked along a new first axis into Tensors without gradient. Dicts,
+    lists and namedtuples become a dict, list or namedtuple of batches, tuples become a list of
+    batches; strings and bytes stay a list.
 
     Python floats become float64 and ints int64. RuntimeError for arrays of different shapes and
     lists of different lengths, TypeError for samples of another type.
@@ -32,13 +33,13 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """`data` with its arrays as Tensors without gradient, also within dicts, lists, tuples (which
-    become lists) and namedtuples; all else is unchanged."""
+    """Return `data` with its arrays as Tensors without gradient, also within dicts, lists, tuples
+    (which become lists) and namedtuples. Everything else is unchanged."""
     return converted(data, lambda x: x if isinstance(x, Tensor) else make_const(x))
 
 
 def collated(batch: Sequence[Any], made: Made) -> Any:
-    """See `default_collate`; `made` makes the result of a stacked array."""
+    """Apply `default_collate` to `batch`, where `made` turns each stacked array into a result."""
     first = batch[0]
     if _is_foreign(first):
         batch = [from_dlpack(x) for x in batch]
@@ -54,7 +55,7 @@ def collated(batch: Sequence[Any], made: Made) -> Any:
         return made(np.array(batch, np.float64))
     if isinstance(first, (str, bytes)):
         return batch
-    if isinstance(first, (np.generic, int)):  # bfloat16 is no np.number
+    if isinstance(first, (np.generic, int)):  # not np.number, which excludes bfloat16
         return made(np.asarray(batch))
     if isinstance(first, Mapping):
         columns = {key: collated([sample[key] for sample in batch], made) for key in first}
@@ -70,8 +71,8 @@ def collated(batch: Sequence[Any], made: Made) -> Any:
 
 
 def converted(data: Any, leaf: Callable[[Any], Any], plain: Any = list) -> Any:
-    """`data` with each Tensor and each array of numbers replaced by `leaf` of it, and each tuple by
-    a `plain`."""
+    """Return `data` with each Tensor and each array x of numbers replaced by leaf(x), and each
+    tuple by a `plain`."""
     if isinstance(data, Tensor) or _is_foreign(data):
         return leaf(data)
     if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in _TEXT:
@@ -84,12 +85,13 @@ def converted(data: Any, leaf: Callable[[Any], Any], plain: Any = list) -> Any:
 
 
 def _is_foreign(x: Any) -> bool:
-    """Whether x is another library's tensor, such as PyTorch's."""
+    """Return whether x is another library's tensor, such as PyTorch's."""
     return hasattr(x, "__dlpack__") and not isinstance(x, (Tensor, np.ndarray))
 
 
 def _rebuilt(like: Any, parts: Any, plain: Any = list) -> Any:
-    """`parts`, a dict or list, in a container as `like`; a `plain` for a tuple without names."""
+    """Return `parts`, a dict or list, in a container of the type of `like`, or in a `plain` if
+    `like` is a tuple without names."""
     kind: Any = type(like)
     try:
         if isinstance(like, tuple):
@@ -104,7 +106,7 @@ def _rebuilt(like: Any, parts: Any, plain: Any = list) -> Any:
                 sequence[i] = part
             return sequence
         return kind(parts)
-    except TypeError:  # a container that its items alone do not make
+    except TypeError:  # a container that cannot be made from its items alone
         return parts
 
 

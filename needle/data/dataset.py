@@ -23,10 +23,10 @@ Transform = Callable[[Any], Any]
 
 
 class Dataset:
-    """Base of all datasets: define `__len__` and `__getitem__`, which gives one item: an array, a
+    """Base of all datasets: define `__len__` and `__getitem__`, which returns one item: an array, a
     Tensor or a number, or a tuple, list or dict of them. A DataLoader takes any object with both.
 
-    A dataset that has whole batches faster than item by item also defines `batch(indices)`.
+    A dataset that can make a whole batch faster than item by item also defines `batch(indices)`.
     Datasets that call `apply_transforms` apply `transforms` to the first array of an item.
     """
 
@@ -42,7 +42,7 @@ class Dataset:
     def __repr__(self) -> str:
         try:
             size = f"{len(self):,} items"
-        except (NotImplementedError, AttributeError):  # AttributeError: in a constructor
+        except (NotImplementedError, AttributeError):  # AttributeError: inside a constructor
             size = "no length"
         about = f", {self.extra_repr()}" if self.extra_repr() else ""
         transforms = getattr(self, "transforms", None)
@@ -50,7 +50,7 @@ class Dataset:
         return f"{type(self).__name__}({size}{about}{applied})"
 
     def extra_repr(self) -> str:
-        """What `repr` shows besides the length and the transforms."""
+        """Return the text that `repr` shows besides the length and the transforms."""
         return ""
 
     def apply_transforms(self, x: Any) -> Any:
@@ -61,7 +61,8 @@ class Dataset:
         return x
 
     def batch(self, indices: Array) -> Any:
-        """The items at `indices`, an array, joined by `default_collate` into arrays."""
+        """Return the items at `indices`, an array, as one batch of arrays (see
+        `default_collate`)."""
         return collated([self[i] for i in indices.tolist()], lambda x: x)
 
     def __add__(self, other: Any) -> ConcatDataset:
@@ -69,8 +70,8 @@ class Dataset:
 
 
 def has_batches(dataset: Any) -> bool:
-    """Whether `dataset` has a `batch` that knows of its `__getitem__`: both are of one class, or
-    `batch` is of a class derived from the other's."""
+    """Return whether `dataset` has a `batch` that fits its `__getitem__`: the class that defines
+    `batch` also defines `__getitem__` or derives from the class that does."""
     for cls in type(dataset).__mro__:
         if "batch" in vars(cls):
             return isinstance(dataset, Dataset) and cls is not Dataset
@@ -81,18 +82,19 @@ def has_batches(dataset: Any) -> bool:
 
 class IterableDataset(Dataset):
     """A dataset that is a stream: define `__iter__`, which yields items, and `__len__` if their
-    number is known. Every worker process of a DataLoader has a copy of it: let `__iter__` ask
-    `get_worker_info()` which part of the stream is its own. `transforms` are those of Dataset."""
+    number is known. Every worker process of a DataLoader has a copy of the dataset: let `__iter__`
+    ask `get_worker_info()` which part of the stream to yield. `transforms` are those of Dataset."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
 
-    def __len__(self) -> int:  # TypeError is what list() passes over
+    def __len__(self) -> int:  # a TypeError, which list() ignores
         raise TypeError(f"{type(self).__name__} defines no __len__")
 
 
 class NDArrayDataset(Dataset):
-    """`arrays` of equal length; item i is the tuple of their rows i. ValueError if lengths differ.
+    """Rows of `arrays` of equal length: item i is the tuple of their rows i. ValueError if lengths
+    differ.
 
     >>> dataset = ndl.data.NDArrayDataset(np.arange(4.0), np.arange(4))
     >>> len(dataset), [float(part) for part in dataset[2]]
@@ -107,7 +109,7 @@ class NDArrayDataset(Dataset):
                 raise ValueError(f"NDArrayDataset: {a!r} has no rows")
         lengths = [len(a) for a in self.arrays]
         if len(set(lengths)) != 1:
-            raise ValueError(f"NDArrayDataset: arrays of lengths {lengths}; they must be equal")
+            raise ValueError(f"NDArrayDataset: arrays have lengths {lengths}; they must be equal")
 
     def __getitem__(self, index: Any) -> tuple[Array, ...]:
         return tuple(a[index] for a in self.arrays)
@@ -123,8 +125,8 @@ class NDArrayDataset(Dataset):
 
 
 class TensorDataset(Dataset):
-    """`tensors` of equal length; item i is the tuple of their rows i, without gradient.
-    TypeError for what is no Tensor, ValueError if lengths differ.
+    """Rows of `tensors` of equal length: item i is the tuple of their rows i, without gradient.
+    TypeError for an argument that is not a Tensor, ValueError if lengths differ.
 
     >>> dataset = ndl.data.TensorDataset(ndl.arange(4), ndl.ones(4, 2))
     >>> [part.tolist() for part in dataset[3]]
@@ -140,7 +142,7 @@ class TensorDataset(Dataset):
         if not sizes or () in sizes or len(set(sizes)) != 1:
             shapes = [x.shape for x in tensors]
             raise ValueError(
-                f"TensorDataset: tensors of shapes {shapes}; they must be equal in rows"
+                f"TensorDataset: tensors have shapes {shapes}; they must have equally many rows"
             )
         self.tensors = tensors
 
@@ -182,7 +184,7 @@ class Subset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """The items of all `datasets`, one dataset after the other. ValueError if there is none,
+    """The items of all `datasets`, one dataset after the other. ValueError without any dataset,
     TypeError for an IterableDataset.
 
     >>> both = ndl.data.ConcatDataset([[1, 2], [3]])
@@ -214,11 +216,12 @@ class ConcatDataset(Dataset):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: np.random.Generator | None = None
 ) -> list[Subset]:
-    """`dataset` in Subsets of `lengths` items, chosen at random by `generator`, without overlap.
+    """Split `dataset` into Subsets of `lengths` items, chosen at random by `generator`, without
+    overlap.
 
-    Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the items that
-    remain. ValueError if the lengths do not sum to the dataset's length or one is negative,
-    TypeError for other lengths that are no integers.
+    Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the remaining
+    items. ValueError if the lengths do not sum to the dataset's length or one is negative,
+    TypeError for other lengths that are not integers.
     """
     checked_generator("random_split", generator)
     total = len(dataset)

@@ -1,4 +1,4 @@
-"""scikit-learn's bundled handwritten digits: 1797 grey images of 8 x 8 pixels, no download."""
+"""The handwritten digits that scikit-learn includes: 1797 grey images of 8 x 8 pixels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from .dataset import NDArrayDataset
 
-# One image in five of every class is a test image; the choice is fixed.
+# One in five images of every class is a test image; the choice is fixed.
 _TEST_SHARE = 5
 _SPLIT_SEED = 0
 
 
 class DigitsDataset(NDArrayDataset):
-    """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. `train` chooses the four fifths
-    to train with, otherwise it is the fifth to test with: a fixed stratified split.
+    """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. With `train` the dataset has the
+    four fifths for training, otherwise the fifth for tests; the split is fixed and stratified.
 
     Raises ImportError if scikit-learn is not installed.
     """

@@ -1,4 +1,4 @@
-"""Fetcher: the batch of a dataset at given indices, in whichever process or thread asks for it."""
+"""Fetcher: makes a batch from a dataset's items, in the process or thread that needs the batch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .. import rng
 from .collate import collated, default_collate
 from .dataset import IterableDataset, has_batches
 
-# Uses of a pass's seed: the order, the random numbers within each batch, the seeds of workers.
+# The uses of a pass's seed: the order, the random numbers within a batch, the seeds of workers.
 ORDER, WITHIN, WORKERS = 0, 1, 2
 
 Seed = tuple[int, ...]
 
 
 class End:
-    """Returned in the place of a batch when a stream has ended."""
+    """The class is returned instead of a batch when a stream has ended."""
 
 
 class Fetcher:
-    """Makes batches of `dataset` by `collate_fn`, or items if `is_batched` is false. Of a stream,
-    a batch is the next `batch_size` items.
+    """Makes batches from `dataset` with `collate_fn`, or returns items if `is_batched` is false. A
+    batch of a stream is the next `batch_size` items.
 
-    What the dataset draws from needle's generator depends on the seed of the pass and the number of
-    the batch alone.
+    The numbers that the dataset draws from needle's generator depend only on the seed of the pass
+    and the number of the batch.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Fetcher:
         self._stream: Iterator[Any] | None = None
 
     def __call__(self, seed: Seed, number: int, indices: Any, begins: bool = False) -> Any:
-        """Batch `number` of the pass with this seed; one that `begins` restarts the stream."""
+        """Return batch `number` of the pass with this seed; `begins` restarts the stream first."""
         if begins:
             self._stream = None
         with rng.using(np.random.default_rng((*seed, WITHIN, number))):
@@ -60,7 +60,7 @@ class Fetcher:
             return self._collated([self.dataset[i] for i in indices])
 
     def _next(self) -> Any:
-        """The items of the next batch of the stream, or End."""
+        """Return the items of the next batch of the stream, or End."""
         if self._stream is None:
             self._stream = iter(self.dataset)
         if not self.is_batched:
@@ -70,7 +70,7 @@ class Fetcher:
         return End if len(items) < (wanted or 1) else items
 
     def _collated(self, items: Any) -> Any:
-        # The loader makes the Tensors, so that other processes hand over arrays.
+        # The loader makes the Tensors, so that worker processes send arrays.
         if self.collate_fn is default_collate:
             return collated(items, lambda x: x)
         return self.collate_fn(items)

@@ -1,4 +1,4 @@
-"""DataLoader: a dataset in batches."""
+"""DataLoader: iterates over a dataset in batches."""
 
 from __future__ import annotations
 
@@ -51,28 +51,30 @@ class DataLoader:
     """Iterates over `dataset`, which has items by number or is an IterableDataset, in batches of
     `batch_size` items on `device` (None: the CPU). The arguments are PyTorch's, and some more.
 
-    `collate_fn` makes a batch of a list of items (None: `default_collate`). `sampler` gives the
-    order of the items, or `batch_sampler` lists of their numbers; `shuffle` makes it random. The
-    last batch may be smaller unless `drop_last`. With batch_size=None, items come one by one,
-    converted by `default_convert`.
+    `collate_fn` makes a batch from a list of items (None: `default_collate`). `sampler` yields the
+    numbers of the items in order, or `batch_sampler` lists of numbers; `shuffle` makes the order
+    random. The last batch may be smaller unless `drop_last`. With batch_size=None, items come one
+    by one, converted by `default_convert`.
 
     Each pass has its own order. With a `seed`, or a `generator` (a np.random.Generator), the orders
     and the numbers that transforms draw from needle's generator are the same in every run.
 
-    `num_workers` processes prepare `prefetch_factor` batches each (None: 2) and hand them over
-    in shared memory; `workers` threads prepare them in this process. Neither changes the batches or
-    their order. An error of a worker is raised at the place of its batch with its traceback; a
-    worker that dies, or gives no batch within `timeout` seconds (0: it may take any time), is a
-    RuntimeError. `worker_init_fn(id)` runs first in each process. Python's and NumPy's generators
-    differ between processes, and the pass seeds them. `multiprocessing_context` is a start method
-    or context of multiprocessing (None: its default); only "fork" takes a dataset that cannot be
+    `num_workers` processes prepare `prefetch_factor` batches each (None: 2) and return them in
+    shared memory; `workers` threads prepare batches in this process. Neither changes the batches or
+    their order. An error in a worker is raised in place of its batch, with the worker's traceback.
+    A worker that dies, or returns no batch within `timeout` seconds (0: no limit), causes a
+    RuntimeError. `worker_init_fn(id)` runs first in each process. The pass seeds Python's and
+    NumPy's generators differently in each process. `multiprocessing_context` is a start method or
+    context of multiprocessing (None: its default); only "fork" takes a dataset that cannot be
     pickled. `persistent_workers` serve all passes. `pin_memory` has no effect.
 
     `state_dict` and `load_state_dict` carry the position over to another run, including the order
     of a sampler that draws from needle's generator or from a np.random.Generator in its attribute
-    `generator`. A stream fetches the items before the position again, and drops them.
+    `generator`. From a stream, the loader fetches the items before the position again and drops
+    them.
 
-    ValueError or TypeError for arguments that exclude each other and for values out of range.
+    Raises ValueError or TypeError for arguments that exclude each other and for values out of
+    range.
 
     >>> dataset = ndl.data.NDArrayDataset(np.zeros((10, 3), "float32"), np.arange(10))
     >>> loader = ndl.data.DataLoader(dataset, batch_size=4, shuffle=True, seed=0)
@@ -105,7 +107,7 @@ class DataLoader:
         if not hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
             raise TypeError(
                 f"DataLoader: dataset is a {type(dataset).__name__}, which has no __getitem__ and "
-                "is no IterableDataset"
+                "is not an IterableDataset"
             )
         self.dataset = dataset
         self.shuffle = bool(shuffle)
@@ -123,10 +125,10 @@ class DataLoader:
         self._check_workers(multiprocessing_context, prefetch_factor)
         is_batched = self.batch_sampler is not None or self.batch_size is not None
         self.collate_fn = collate_fn or (default_collate if is_batched else default_convert)
-        self.epoch = 0  # passes begun; with the seed it determines the next order
+        self.epoch = 0  # the number of passes begun; with the seed it determines the next order
         self._pass: _Pass | None = None  # the last pass begun
-        self._resumes = False  # whether the next pass continues it
-        self._kept: Workers | None = None  # persistent workers that no pass uses
+        self._resumes = False  # whether the next pass continues `_pass`
+        self._kept: Workers | None = None  # persistent workers that no pass uses now
 
     def _choose_samplers(
         self,
@@ -170,8 +172,8 @@ class DataLoader:
             raise ValueError("DataLoader: give a seed or a generator, not both")
         if self.workers and (self.num_workers or isinstance(self.dataset, IterableDataset)):
             raise ValueError(
-                "DataLoader: workers (threads) take neither num_workers (processes) beside "
-                "them nor an IterableDataset"
+                "DataLoader: workers (threads) work neither with num_workers (processes) nor with "
+                "an IterableDataset"
             )
         if not self.num_workers:
             for name, value in (
@@ -208,7 +210,7 @@ class DataLoader:
 
     @property
     def _order(self) -> Iterable[Any]:
-        """What a pass asks the dataset for, batch after batch."""
+        """The indices that a pass requests from the dataset, batch after batch."""
         for order in (self.batch_sampler, self.sampler):
             if order is not None:
                 return order
@@ -217,7 +219,7 @@ class DataLoader:
     def __repr__(self) -> str:
         try:
             size = f"{len(self):,} batches"
-        except (NotImplementedError, TypeError):  # of the dataset's or the sampler's __len__
+        except (NotImplementedError, TypeError):  # from the dataset's or the sampler's __len__
             size = "no length"
         own = not isinstance(self.sampler, (RandomSampler, SequentialSampler, type(None)))
         custom: dict[str, Any] = {"sampler": self.sampler if own else None}
@@ -266,7 +268,7 @@ class DataLoader:
         return [_jsonable(generator.bit_generator.state) for generator in self._generators]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the last pass as JSON values; returned batches count as used."""
+        """Return the position in the last pass as JSON values; returned batches count as used."""
         current = self._pass
         now = None
         states = self._states()
@@ -279,8 +281,8 @@ class DataLoader:
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue the next pass where `state_dict` was called (a finished pass is not repeated).
 
-        ValueError if `values` are not such a state, or one of a loader with fewer batches or other
-        generators.
+        ValueError if `values` are not such a state, if the state lies beyond the batches of this
+        loader, or if it has other generators.
         """
         try:
             epoch, now = as_int(values["epoch"]), values["pass"]
@@ -293,8 +295,8 @@ class DataLoader:
             raise ValueError(f"DataLoader: not the state of a loader: {error!r}") from None
         if current is not None and not 0 <= current.handed_out <= self._length():
             raise ValueError(
-                f"DataLoader: the state is {current.handed_out} batches into a pass, which has "
-                f"{len(self)} here"
+                f"DataLoader: the state is {current.handed_out} batches into a pass, but a pass "
+                f"has {len(self)} here"
             )
         here = [type(generator.bit_generator).__name__ for generator in self._generators]
         if kinds != here:
@@ -307,7 +309,7 @@ class DataLoader:
     def _length(self) -> float:
         try:
             return len(self)
-        except TypeError:  # of a stream or sampler without a length
+        except TypeError:  # from a stream or sampler without a length
             return math.inf
 
     def _is_over(self, current: _Pass) -> bool:
@@ -326,7 +328,7 @@ class DataLoader:
                 yield self._finished(batch)
 
     def _ordered(self, seed: tuple[int, ...]) -> Iterator[Any]:
-        """The indices of each batch; samplers draw from a generator of the pass's own."""
+        """Yield the indices of each batch; samplers draw from the pass's own generator."""
         own, end = np.random.default_rng((*seed, ORDER)), object()
         with rng.using(own):
             order = iter(self._order)
@@ -385,8 +387,8 @@ class DataLoader:
         pool.close()
 
     def _finished(self, batch: Any) -> Any:
-        """The batch as Tensors on the loader's device; only Tensors move if a function of the
-        user's has made the batch."""
+        """Return the batch as Tensors on the loader's device. In a batch from a user's collate_fn,
+        only Tensors move."""
         if self.collate_fn in (default_collate, default_convert):
             return converted(batch, self._tensor, tuple)
         if self.device is None:
@@ -397,19 +399,19 @@ class DataLoader:
         if isinstance(x, Tensor):
             return x if self.device is None else x.to(self.device)
         if self.num_workers and isinstance(x, np.ndarray) and x.dtype.isbuiltin == 1:
-            x = nd.from_dlpack(x)  # without a copy: it was copied out of shared memory
+            x = nd.from_dlpack(x)  # no copy: x was already copied out of shared memory
         return Tensor(x, device=self.device, requires_grad=False)
 
 
 def _jsonable(state: Any) -> Any:
-    """The state of a bit generator with lists in the place of arrays."""
+    """Return the state of a bit generator with lists instead of arrays."""
     if isinstance(state, Mapping):
         return {key: _jsonable(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state
 
 
 def _by_threads(fetch: Any, tasks: Iterator[Any], workers: int) -> Iterator[Any]:
-    """fetch(task) for each task, in order, prepared by threads."""
+    """Yield fetch(task) for each task, in order; threads prepare the results."""
     with contextlib.ExitStack() as stack:
         pool = ThreadPoolExecutor(workers, thread_name_prefix="needle-data")
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)

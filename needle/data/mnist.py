@@ -1,7 +1,7 @@
-"""MNIST, and anything else in its idx files (http://yann.lecun.com/exdb/mnist/).
+"""MNIST, and other datasets in the idx format (http://yann.lecun.com/exdb/mnist/).
 
 A file has a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
-extent of each axis in 4 bytes) and the values, which are bytes here; it may be gzipped.
+extent of each axis in 4 bytes) and the values, here bytes. It may be gzipped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class MNISTDataset(Dataset):
     """Items (x, y) from a file of images (image_filename) and a file of labels (label_filename),
     idx format, gzipped or not.
 
-    x is float32 in [0, 1], of shape (H, W, 1) after the transforms; y is the int32 class. A slice
-    or an array of indices gives a batch. FileNotFoundError or ValueError names a missing or
-    malformed file.
+    x is float32 in [0, 1], of shape (H, W, 1), and passed through the transforms; y is the int32
+    class. A slice or an array of indices returns a batch. FileNotFoundError or ValueError names a
+    missing or malformed file.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MNISTDataset(Dataset):
         self.labels = read_idx(label_filename, ndim=1).astype(np.int32)
         if len(self.images) != len(self.labels):
             raise ValueError(
-                f"{image_filename} holds {len(self.images)} images, but {label_filename} "
+                f"{image_filename} has {len(self.images)} images, but {label_filename} has "
                 f"{len(self.labels)} labels"
             )
 
@@ -72,7 +72,8 @@ class MNISTDataset(Dataset):
 
 
 def _unpacked(raw: bytes, ndim: int) -> bytes:
-    """The bytes of a gzip file: at most one more than its header says, however far it unpacks."""
+    """Unpack a gzip file and return its bytes, at most one byte more than its idx header
+    declares."""
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         header = file.read(4 + 4 * ndim)
         extents = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
@@ -84,9 +85,9 @@ def _unpacked(raw: bytes, ndim: int) -> bytes:
 
 
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
-    """The bytes in an idx file as an array of `ndim` axes.
+    """Return the bytes in the idx file `path` as an array of `ndim` axes.
 
-    OSError if it cannot be read; ValueError that names the fault if it is malformed.
+    OSError if the file cannot be read; ValueError, which names the fault, if it is malformed.
     """
     path = Path(path)
     raw = read_regular(path)

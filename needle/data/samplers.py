@@ -1,7 +1,8 @@
 """Samplers: the order in which a DataLoader takes the items of a dataset.
 
 Without a `generator` (a np.random.Generator) samplers draw from needle's generator (see
-needle.rng). A DataLoader gives each pass its own, so a saved position includes their order.
+needle.rng). A DataLoader gives each pass its own generator, so that a saved position includes the
+order of the samplers.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ..backend_ndarray.arguments import count, flag
 
 
 def drawing_from(generator: np.random.Generator | None) -> AbstractContextManager[None]:
-    """Context in which needle.rng draws from `generator`, unless that is None."""
+    """Return a context in which needle.rng draws from `generator`, unless that is None."""
     return nullcontext() if generator is None else rng.using(generator)
 
 
 def checked_generator(owner: str, generator: Any) -> Any:
-    """`generator`. TypeError unless it is None or a np.random.Generator."""
+    """Return `generator`. TypeError unless it is None or a np.random.Generator."""
     if generator is None or isinstance(generator, np.random.Generator):
         return generator
     kind = type(generator).__name__
@@ -53,8 +54,8 @@ class SequentialSampler(Sampler):
 class RandomSampler(Sampler):
     """`num_samples` (None: all) indices of `data_source` in random order, drawn from `generator`.
 
-    With `replacement` each is drawn from all; without it, one permutation follows another if more
-    samples are asked for than there are. TypeError or ValueError for a number below 1.
+    With `replacement` each index is drawn from all indices. Without it, further permutations follow
+    if num_samples is above the number of indices. TypeError or ValueError for a number below 1.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class SubsetRandomSampler(Sampler):
 
 class WeightedRandomSampler(Sampler):
     """`num_samples` indices of `weights`, each drawn from `generator` with a probability in
-    proportion to its weight; without `replacement` none is drawn twice.
+    proportion to its weight; without `replacement` no index is drawn twice.
 
     TypeError or ValueError for a number of samples below 1, for weights that are not one row of
-    finite numbers of at least 0 with a positive sum, and for fewer positive weights than samples
-    without replacement.
+    finite numbers of at least 0 with a positive sum, and without replacement for fewer positive
+    weights than samples.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class WeightedRandomSampler(Sampler):
             if self.replacement:
                 limits = np.cumsum(self.weights)
                 points = rng.uniform((self.num_samples,), 0.0, 1.0) * limits[-1]
-                # A product may round up to the sum, which lies behind the last weight above 0.
+                # A product may round up to the sum, past the last weight above 0.
                 last = int(np.flatnonzero(self.weights)[-1])
                 drawn = np.minimum(np.searchsorted(limits, points, side="right"), last)
             else:
@@ -164,8 +165,8 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler(Sampler):
-    """Lists of `batch_size` indices from `sampler`, any iterable; the last may be shorter unless
-    `drop_last`. TypeError or ValueError for a batch size below 1.
+    """Lists of `batch_size` indices from `sampler`, any iterable; the last list may be shorter
+    unless `drop_last`. TypeError or ValueError for a batch size below 1.
 
     >>> list(ndl.data.BatchSampler(range(5), batch_size=2, drop_last=False))
     [[0, 1], [2, 3], [4]]
@@ -189,6 +190,6 @@ class BatchSampler(Sampler):
 
 
 def batches_of(items: int, batch_size: int, drop_last: bool) -> int:
-    """The number of batches that `items` items make."""
+    """Return the number of batches that contain `items` items."""
     whole, rest = divmod(items, batch_size)
     return whole + (rest > 0 and not drop_last)

@@ -30,7 +30,7 @@ class Dictionary:
         self.idx2word: list[str] = []
 
     def add_word(self, word: str) -> int:
-        """The number of `word`; an unknown word gets a new one."""
+        """Return the number of `word`; a new word gets a new number."""
         number = self.word2idx.setdefault(word, len(self.idx2word))
         if number == len(self.idx2word):
             self.idx2word.append(word)
@@ -43,9 +43,9 @@ class Dictionary:
 class Corpus:
     """The numbers of all words in the train and test files in `base_dir`, as int32 arrays.
 
-    The files are train.txt, test.txt and optionally valid.txt (`valid` is None without it), each
-    possibly with the prefix "ptb.". `max_lines` of each are read (None: all). FileNotFoundError
-    names the missing file, ValueError a file that is not text.
+    The files are train.txt, test.txt and optionally valid.txt (without it, `valid` is None), each
+    possibly with the prefix "ptb.". The first `max_lines` lines of each file are read (None: all).
+    FileNotFoundError names a missing file, ValueError a file that is not text.
     """
 
     def __init__(self, base_dir: str | os.PathLike[str], max_lines: int | None = None) -> None:
@@ -56,12 +56,12 @@ class Corpus:
         self.train = self.tokenize(_find(base, "train.txt"), max_lines)
         self.test = self.tokenize(_find(base, "test.txt"), max_lines)
         valid = _find(base, "valid.txt", needed=False)
-        # Read last, so that words have the same numbers with and without it.
+        # Read last, so that words have the same numbers with and without valid.txt.
         self.valid = None if valid is None else self.tokenize(valid, max_lines)
 
     def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
-        """The numbers of the words in the file `path`, including one for the end of each line, of
-        its first `max_lines` lines (None: all)."""
+        """Return the numbers of the words in the first `max_lines` lines (None: all) of the file
+        `path`, with a number for the end of each line."""
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
@@ -71,7 +71,7 @@ class Corpus:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: not a text file: {error}") from None
         if not numbers:
-            raise ValueError(f"{path}: holds no text")
+            raise ValueError(f"{path}: contains no text")
         return np.array(numbers, np.int32)
 
 
@@ -80,7 +80,7 @@ def _find(base: Path, name: str, needed: bool = True) -> Path | None:
         if path.is_file():
             return path
     if needed:
-        raise FileNotFoundError(f"Corpus: {base} holds neither {name} nor ptb.{name}")
+        raise FileNotFoundError(f"Corpus: {base} has neither {name} nor ptb.{name}")
     return None
 
 
@@ -90,10 +90,11 @@ def batchify(
     device: DeviceLike | None = None,
     dtype: Any = None,
 ) -> Array:
-    """`data` in `batch_size` equal runs, one per column: (len(data) // batch_size, batch_size).
+    """Return `data` in `batch_size` equal runs, one per column: (len(data) // batch_size,
+    batch_size).
 
     The remainder is dropped. The result is an array of `dtype` (None: int32). `device` is part of
-    the course's signature and unused. ValueError if the batch size is below 1 or above the length
+    the course's signature and not used. ValueError if the batch size is below 1 or above the length
     of the data.
     """
     size = count("batchify", "batch_size", batch_size)
@@ -107,10 +108,11 @@ def batchify(
 def get_batch(
     batches: Array, i: int, bptt: int, device: DeviceLike | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Rows i to i + n of the result of `batchify`, and for each element the next one.
+    """Return rows i to i + n of `batches`, a result of `batchify`, and the element after each
+    element.
 
-    Returns (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or
-    fewer at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.
+    The results are data of shape (n, batch_size) and target of shape (n * batch_size,), with n =
+    bptt, or less at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.
     IndexError if row i has no next row.
     """
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)

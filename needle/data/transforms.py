@@ -1,7 +1,8 @@
 """Random augmentation of images.
 
-Images are arrays of shape (H, W, C). Random numbers come from needle's generator (see needle.rng);
-a DataLoader gives every batch its own generator, so they do not depend on the number of workers.
+Images are arrays of shape (H, W, C). Random numbers come from needle's generator (see needle.rng).
+A DataLoader gives every batch its own generator, so the numbers do not depend on how many workers
+it has.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Transform:
-    """Base of all transforms: define `__call__`, which maps an image (H, W, C) to another."""
+    """Base of all transforms: define `__call__`, which maps an image (H, W, C) to a new image."""
 
     def __call__(self, x: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
@@ -39,7 +40,7 @@ class RandomFlipHorizontal(Transform):
 
 
 class RandomCrop(Transform):
-    """Shift the image by up to `padding` pixels along each of H and W, and fill with zeros.
+    """Shift the image by up to `padding` pixels along H and along W, and fill up with zeros.
 
     This equals padding on all sides and a crop to the old size. ValueError for negative padding.
     """

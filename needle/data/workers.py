@@ -1,17 +1,18 @@
 """Worker processes that prepare the batches of a DataLoader.
 
-The parent sends each worker numbered tasks through a pipe. The worker pickles the batch, whose
-arrays (pickle's out-of-band buffers, PEP 574) go with the rest into a block of shared memory, and
-answers with sizes alone. The parent copies the batch out, so that the block serves again.
+The parent sends each worker numbered tasks through a pipe. The worker pickles the batch into a
+block of shared memory, with the arrays as out-of-band buffers (PEP 574), and answers with sizes
+alone. The parent copies the batch out, so that the block can be used again.
 
-A worker keeps one block for each task that may wait, and makes a new one when a batch does not fit.
-The parent unlinks the name of a new block as soon as it has mapped it. It knows the names of those
-not yet met, because they follow from the number of the task, and unlinks them after a worker's
-death. multiprocessing's resource tracker unlinks what remains if the parent itself is killed.
+A worker keeps one block for each task that may wait, and makes a new block when a batch does not
+fit. The parent unlinks the name of a new block as soon as it has mapped the block. A block's name
+follows from the number of its task, so after a worker's death the parent can also unlink blocks
+that it has not mapped. If the parent itself is killed, multiprocessing's resource tracker unlinks
+the remaining blocks.
 
-Processes are forked where that is Python's default, as PyTorch's are: nothing needs to be pickled,
-and data in memory is shared. needle's locks and threads withstand a fork (a child's kernels run on
-one thread), and NumPy's do, too.
+As in PyTorch, processes are forked where that is Python's default: nothing needs to be pickled, and
+data in memory is shared. needle's locks and threads withstand a fork (a child's kernels run on one
+thread), and so do NumPy's.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from ..backend_ndarray.threads import set_num_threads
 from .fetch import WORKERS, End, Seed
 
 _ALIGNMENT = 64
-_GRACE = 5.0  # seconds in which a worker may end by itself
+_GRACE = 5.0  # seconds that a worker has to end by itself
 
 
 @dataclass
 class WorkerInfo:
-    """A worker process as it sees itself: its number `id` of `num_workers`, its `seed`, and its
-    copy of the `dataset`."""
+    """What a worker process knows about itself: its number `id` out of `num_workers`, its `seed`,
+    and its copy of the `dataset`."""
 
     id: int
     num_workers: int
@@ -60,15 +61,16 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """About the DataLoader's worker process that calls this; None in any other process."""
+    """Return information about the calling process if it is a DataLoader's worker; None in any
+    other process."""
     return _info
 
 
 class Workers:
     """`count` processes that call `fetch(seed, number, indices)`, each `ahead` tasks in advance.
 
-    `seed` makes the seeds of their generators, and `init(id)` runs first in each. A worker that is
-    silent for `timeout` seconds is an error (0: never).
+    The seeds of their generators come from `seed`, and `init(id)` runs first in each process. A
+    worker that is silent for `timeout` seconds (0: no limit) causes an error.
     """
 
     def __init__(
@@ -82,11 +84,11 @@ class Workers:
         timeout: float,
     ) -> None:
         self._ahead, self._timeout = ahead, timeout
-        resource_tracker.ensure_running()  # of this process, not one for each child
+        resource_tracker.ensure_running()  # one for this process, instead of one for each child
         self._owner = os.getpid()
         prefix = f"needle-{self._owner}-{secrets.token_hex(4)}"
         self._workers: list[_Worker] = []
-        self._waiting: deque[_Worker] = deque()  # for each task sent and not answered
+        self._waiting: deque[_Worker] = deque()  # the worker of each task without an answer yet
         self._close = weakref.finalize(self, _close, self._owner, self._workers)
         base = int(np.random.SeedSequence((*seed, WORKERS)).generate_state(1, np.uint64)[0] >> 1)
         for i in range(count):
@@ -100,15 +102,15 @@ class Workers:
                 name=f"needle-data-{i}",
             )
             with warnings.catch_warnings():
-                # Python warns of forks beside threads; the docstring above says why these are safe.
+                # Python warns of forks beside threads; the module's docstring says why it is safe.
                 warnings.filterwarnings("ignore", "This process", DeprecationWarning)
                 process.start()
             theirs.close()
             self._workers.append(_Worker(i, process, ours, names, ahead))
 
     def batches(self, seed: Seed, tasks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
-        """What `fetch` returns for each of `tasks`, (number, indices), in their order."""
-        active = set(range(len(self._workers)))  # whose streams have not ended
+        """Yield the results of `fetch` for each of `tasks`, (number, indices), in their order."""
+        active = set(range(len(self._workers)))  # workers whose streams have not ended
 
         def send(worker: _Worker, begins: bool = False) -> None:
             for number, indices in itertools.islice(tasks, 1):
@@ -129,13 +131,15 @@ class Workers:
             yield batch
 
     def drop_waiting(self) -> None:
-        """Drop what the workers still prepare, so that another pass can use them."""
+        """Drop the batches that are still in preparation, so that another pass can use the
+        workers."""
         while self._waiting and self.are_alive():
-            with contextlib.suppress(Exception):  # an error of a batch that nobody asked for
+            with contextlib.suppress(Exception):  # an error in a batch that is not needed
                 self._waiting.popleft().receive(self._timeout)
 
     def are_alive(self) -> bool:
-        """Whether all workers can take tasks of this process; those of a fork are its parent's."""
+        """Return whether all workers can take tasks from this process. In a forked process they
+        cannot: they belong to its parent."""
         if not self._close.alive or os.getpid() != self._owner:
             return False
         return all(w.process.exitcode is None for w in self._workers)
@@ -146,7 +150,7 @@ class Workers:
 
 
 class _Worker:
-    """A worker process, as its parent sees it."""
+    """The parent's record of a worker process."""
 
     def __init__(self, number: int, process: Any, pipe: Any, names: str, ahead: int) -> None:
         self.id, self.process, self.pipe, self.names = number, process, pipe, names
@@ -156,15 +160,15 @@ class _Worker:
     def send(self, task: Any) -> None:
         """Send a task; None ends the worker."""
         self.sent += task is not None
-        with contextlib.suppress(OSError):  # of a dead worker; `receive` reports it in its place
+        with contextlib.suppress(OSError):  # the worker is dead, which `receive` will report
             self.pipe.send(task)
 
     def receive(self, timeout: float) -> Any:
-        """The answer to the oldest task. RuntimeError if the worker has died."""
+        """Return the answer to the oldest task. RuntimeError if the worker has died."""
         ready = connection.wait([self.pipe, self.process.sentinel], timeout or None)
         if not ready:
             raise RuntimeError(
-                f"DataLoader: worker {self.id} (pid {self.process.pid}) gave no batch within "
+                f"DataLoader: worker {self.id} (pid {self.process.pid}) returned no batch within "
                 f"timeout={timeout} seconds"
             )
         try:
@@ -247,7 +251,7 @@ def _unlink(name: str) -> None:
 
 
 def _starts(sizes: list[int]) -> list[int]:
-    """Where parts of these sizes begin in a block."""
+    """Return the positions in a block at which parts of these sizes begin."""
     padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
     return [sum(padded[:i]) for i in range(len(sizes))]
 
@@ -270,7 +274,7 @@ def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead
     failure: Any = None
     try:
         set_num_threads(1)
-        if "torch" in sys.modules:  # whose OpenMP hangs in a forked process that asks for more
+        if "torch" in sys.modules:  # in a forked process, torch's OpenMP hangs with more threads
             sys.modules["torch"].set_num_threads(1)
         random.seed(about.seed)
         np.random.seed(about.seed % 2**32)
@@ -282,7 +286,8 @@ def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead
     parent = os.getppid()
     try:
         for number in itertools.count():
-            # Other processes may have inherited the parent's end, so its death need not be an EOF.
+            # Other processes may have inherited the parent's end of the pipe, so the parent's death
+            # need not cause an EOF.
             while not pipe.poll(_GRACE):
                 if os.getppid() != parent:
                     return
@@ -338,7 +343,7 @@ def _described(error: Exception, worker: int) -> tuple[str, type[Exception], str
 
 
 class _KeyErrorText(str):
-    """KeyError shows the repr of its argument, which would hide the lines of a traceback."""
+    """A text that is its own repr: KeyError shows the repr, in which line breaks are escaped."""
 
     __slots__ = ()
 
@@ -347,7 +352,8 @@ class _KeyErrorText(str):
 
 
 def _rebuilt_error(kind: type[Exception], message: str) -> Exception:
-    """An error of the worker's class; a RuntimeError if that does not take a message alone."""
+    """Return an error of the worker's class, or a RuntimeError if the class cannot be made from a
+    message alone."""
     try:
         error = kind(_KeyErrorText(message) if issubclass(kind, KeyError) else message)
     except Exception:

@@ -1,19 +1,19 @@
 """Data-parallel training: each process (a rank) computes some rows of every batch, and MPI sums
 the gradients.
 
-`mpiexec -n 4 python train.py` runs four ranks of a script. What the script adds to that of one
-process:
+`mpiexec -n 4 python train.py` runs four ranks of a script. A script for one process needs these
+further lines:
 
     group = ndl.distributed.init()
     model = group.data_parallel(model)
     loader = group.split(loader)
 
-Losses are then, within rounding, those of one process: the loader takes the same batches and cuts
-each into parts, one for each rank; random numbers are those of the whole batch; gradients are
-weighted by the rows that they are of. Needs the extra `mpi`.
+Losses then equal those of one process within rounding: the loader makes the same batches and cuts
+each into one part per rank, random numbers are those of the whole batch, and gradients are weighted
+by the number of rows behind them. The package needs the extra `mpi`.
 
-Whatever ranks do together begins with a meeting, in which each says what it is about to do. So
-ranks that do different things end with an error, where MPI alone would let them wait for ever.
+Everything that ranks do together begins with a meeting, in which each rank says what it is about to
+do. So ranks that do different things end with an error; with MPI alone they would wait forever.
 """
 
 from .group import Group, init

@@ -1,4 +1,4 @@
-"""Batch norm whose statistics are those of the whole batch."""
+"""Batch norm with the statistics of the whole batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..ops._numpy_op import Array, NumpyOp
 
 
 def synchronise(model: Module, group: Any, reduction: str) -> None:
-    """Let every batch norm below `model` normalize by the statistics of all ranks' rows."""
+    """Make every batch norm in `model` normalize by the statistics of all ranks' rows."""
     for layer in model.modules():
         if isinstance(layer, BatchNorm1d):
             vars(layer)["forward"] = functools.partial(_forward, layer, group, reduction)
@@ -25,8 +25,8 @@ def synchronise(model: Module, group: Any, reduction: str) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SumOverRanks(NumpyOp):
-    """y = the sum of all ranks' x. The gradients of a rank count `weight` in the sum that the model
-    gets, which is made later."""
+    """y = the sum of all ranks' x. The later sum of the model's gradients over the ranks multiplies
+    a rank's gradients by `weight`, so this op divides them by it."""
 
     group: Any
     weight: float
@@ -47,7 +47,7 @@ def _forward(layer: BatchNorm1d, group: Any, reduction: str, x: Tensor) -> Tenso
         return type(layer).forward(layer, x)
     layer._check(x)
     weight = group._weights(reduction)
-    counts = float(weight > 0)  # 0 on a rank that computes a row of another one's
+    counts = float(weight > 0)  # 0 on a rank that only repeats a row of another rank
     over_ranks = functools.partial(apply, _SumOverRanks(group, weight))
     over, shape = (0, *range(2, x.ndim)), (1, layer.dim, *[1] * (x.ndim - 2))
     sizes = group._meet(f"normalizes{group._at}", counts * len(x) * math.prod(x.shape[2:]))

@@ -1,4 +1,4 @@
-"""The sums of a model's gradients over the ranks."""
+"""Summing a model's gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class _Bucket:
 
     def __init__(self, dtype: str) -> None:
         self.dtype, self.size = dtype, 0
-        self.numbers: list[int] = []  # of the parameters
-        self.missing = 0  # parameters that have no gradient yet in this pass
-        self.values: Any = None  # the gradients one after another
+        self.numbers: list[int] = []  # the numbers of the parameters
+        self.missing = 0  # how many parameters have no gradient yet in this pass
+        self.values: Any = None  # the gradients, one after the other
 
 
 class Gradients:
     """Sums the gradients of one model over the ranks.
 
-    A bucket is summed as soon as this rank has all its gradients, in the order of the buckets, and
-    at the end of a pass the rest with zeros for what is missing: every rank sums the same buckets
-    in the same order, whichever parameters it uses.
+    Each bucket is summed as soon as this rank has all its gradients, in the order of the buckets.
+    At the end of a pass the remaining buckets are summed, with zeros for missing gradients. So
+    every rank sums the same buckets in the same order, whichever parameters it uses.
     """
 
     def __init__(self, group: Any, model: Module, reduction: str, cap_mb: float) -> None:
         self.group, self.reduction, self.number = group, reduction, group._models
         self.comm = group._meetings.Dup()
-        # The last layers come first, as they do in a backward pass.
+        # The last layers come first, as in a backward pass.
         self.params = [p for p in model.parameters() if p.requires_grad][::-1]
         self.buckets: list[_Bucket] = []
-        self.where: list[tuple[_Bucket, slice]] = []  # of each parameter's gradient
+        self.where: list[tuple[_Bucket, slice]] = []  # the place of each parameter's gradient
         for number, param in enumerate(self.params):
             dtype, size = compute_dtype(param.dtype), int(param.size)
             bucket = self.buckets[-1] if self.buckets else None
@@ -65,21 +65,21 @@ class Gradients:
         self._reset()
 
     def _reset(self) -> None:
-        # The `grad` before this pass of each parameter that has a gradient in it.
+        # For each parameter with a gradient in this pass: its `grad` before the pass.
         self.before: dict[int, Tensor | None] = {}
-        self.requests: list[Any] = []  # of the buckets whose sums have begun
+        self.requests: list[Any] = []  # a request for each bucket whose sum has begun
         for bucket in self.buckets:
             bucket.missing = len(bucket.numbers)
 
     def _ready(self, number: int, gradient: Tensor) -> None:
-        """The hook that gets the gradient of a parameter."""
+        """Take the gradient of a parameter (a hook)."""
         if state.trace is not None:
             raise TraceError(
-                f"tracing: {state.trace.here} calls backward() of a model that is data_parallel, "
-                "whose gradients are summed over the ranks, which compiled code cannot do: run the "
+                f"tracing: {state.trace.here} calls backward() of a data_parallel model; its "
+                "gradients are summed over the ranks, which compiled code cannot do: run the "
                 f"step eagerly{user_line()}"
             )
-        if not state.accumulating:  # autograd.grad, which leaves `grad` as it is
+        if not state.accumulating:  # a call of autograd.grad, which does not change `grad`
             return
         if state.grad:
             raise RuntimeError(
@@ -102,14 +102,14 @@ class Gradients:
             if bucket.missing:
                 break
             self._sum(bucket)
-        self.group._mpi.Request.Testall(self.requests)  # lets MPI go on with its work
+        self.group._mpi.Request.Testall(self.requests)  # lets MPI continue its work
 
     def _sum(self, bucket: _Bucket) -> None:
         in_place = self.group._mpi.IN_PLACE
         self.requests.append(self.comm.Iallreduce(in_place, bucket.values))
 
     def _finish(self, _: Tensor) -> None:
-        """The hook at the end of a pass: set every `grad`. Only the first parameter's does it."""
+        """Set every `grad` at the end of a pass (a hook). Only the first parameter's hook acts."""
         if not self.before:
             return
         for bucket in self.buckets[len(self.requests) :]:
@@ -124,8 +124,8 @@ class Gradients:
         met = group._meet(f"{what} of model {self.number}{group._at}", (used, drawn))
         if any(theirs != met[0][1] for _, theirs in met):
             raise RuntimeError(
-                "needle.distributed: the ranks have drawn different random numbers: draw on all of "
-                "them alike, or from a generator of the rank's own (a np.random.Generator)"
+                "needle.distributed: the ranks have drawn different random numbers: draw the same "
+                "on all ranks, or from a rank's own generator (a np.random.Generator)"
             )
         group._mpi.Request.Waitall(self.requests)
         used = functools.reduce(operator.or_, (theirs for theirs, _ in met))

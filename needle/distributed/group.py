@@ -1,4 +1,4 @@
-"""The ranks that compute together."""
+"""The group of ranks that compute together."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _group: Group | None = None
 
 
 def init() -> Group:
-    """Join the ranks that mpiexec started; without mpiexec there is one. Every call returns the
-    same Group.
+    """Join the ranks that mpiexec started; without mpiexec there is one rank. Every call returns
+    the same Group.
 
-    All ranks get rank 0's random numbers, and a part of the machine's cores (unless
-    NEEDLE_NUM_THREADS says how many threads to use). From then on, an uncaught error of one rank
-    ends all of them.
+    All ranks get rank 0's random numbers, and each gets a part of the machine's cores (unless
+    NEEDLE_NUM_THREADS says how many threads to use). From then on, an uncaught error in one rank
+    ends all ranks.
 
     ImportError if mpi4py or an MPI library is missing.
     """
@@ -48,11 +48,11 @@ def init() -> Group:
 
 
 class Group:
-    """The ranks that compute together, as `init` returns them: `size` processes, of which this is
-    number `rank`. Use rank 0 to print and to save.
+    """The group of ranks that compute together, returned by `init`: it has `size` processes, and
+    this process is number `rank`. Print and save on rank 0.
 
-    All methods are called by every rank in the same order; a RuntimeError says which rank did
-    something else.
+    Every rank must call all methods in the same order; otherwise a RuntimeError names the rank that
+    did something else.
     """
 
     def __init__(self, mpi: Any) -> None:
@@ -62,8 +62,8 @@ class Group:
         self.size: int = self._meetings.size
         self._pid = os.getpid()
         self._models = 0
-        self._weight = 1 / self.size  # of this rank's rows in a mean over the batch
-        self._at = ""  # the batch, in words
+        self._weight = 1 / self.size  # the weight of this rank's rows in a mean over the batch
+        self._at = ""  # the present batch, in words
         if self.size == 1:
             return
         if "NEEDLE_NUM_THREADS" not in os.environ:
@@ -92,18 +92,19 @@ class Group:
         sync_batch_norm: bool = False,
         bucket_cap_mb: float = 4.0,
     ) -> Module:
-        """`model`, with rank 0's parameters and buffers, whose gradients each `backward` sums over
-        the ranks from now on.
+        """Give `model` rank 0's parameters and buffers on all ranks and return it. From now on,
+        each `backward` sums its gradients over the ranks.
 
-        `reduction` is that of the loss over the rows of a batch: of a "mean" each rank's gradients
-        count as much as its part of the batch, those of a "sum" are added. A parameter that a rank
-        does not use counts as zeros there; one that no rank uses keeps its `grad`. The sums of
-        gradients begin while the backward pass runs, in buckets of up to `bucket_cap_mb` MB, and
-        are complete at its end. Parameters that require no gradient at the time of this call are
-        left out.
+        `reduction` is the reduction of the loss over the rows of a batch. For "mean", each rank's
+        gradients are weighted by its part of the batch; for "sum" they are added. A parameter that
+        a rank does not use counts as zeros there; a parameter that no rank uses keeps its `grad`.
+        The sums of gradients begin while the backward pass runs, in buckets of up to
+        `bucket_cap_mb` MB, and are complete at its end. Parameters that require no gradient at the
+        time of this call are left out.
 
-        A batch norm normalizes by its rank's rows, and its running statistics are of these, so that
-        N ranks do not equal one process. With `sync_batch_norm` it normalizes by the whole batch.
+        A batch norm normalizes by its own rank's rows and keeps running statistics of these rows,
+        so that N ranks do not equal one process. With `sync_batch_norm` it normalizes by the whole
+        batch.
 
         ValueError if the ranks' models differ, and for another `reduction`. Afterwards, `backward`
         raises a TraceError under `needle_tvm.jit`, and a RuntimeError with create_graph=True.
@@ -131,15 +132,15 @@ class Group:
         return model
 
     def split(self, loader: DataLoader) -> DataLoader:
-        """A DataLoader of this rank's rows of each batch of `loader`.
+        """Return a DataLoader of this rank's rows of each batch of `loader`.
 
-        Its `state_dict` is that of `loader`: it counts whole batches, so that another number of
-        ranks goes on from it. If a batch has fewer rows than there are ranks, a rank without any
-        gets the last row, which counts nothing there.
+        Its `state_dict` is that of `loader`: it counts whole batches, so that a run with another
+        number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
+        without rows gets the last row, which does not count there.
 
-        Within a pass, random numbers that are drawn for the rows (dropout, `rand`, `randn`,
-        `randint` and the like, whose first axis is that of the rows) are those of the whole batch.
-        What a dataset draws, as a random crop does, differs from rank to rank.
+        Within a pass, random numbers that are drawn for the rows (by dropout, `rand`, `randn`,
+        `randint` and the like, with the rows along the first axis) are those of the whole batch.
+        Random numbers that a dataset draws, for example for a crop, differ from rank to rank.
 
         ValueError for a loader of single items or of an IterableDataset.
         """
@@ -151,21 +152,22 @@ class Group:
         return PartLoader(loader, self)
 
     def mean(self, value: Tensor | float) -> float:
-        """The mean of `value`, such as a loss, over all rows of the batch: that of each rank counts
-        as much as its part of the batch."""
+        """Return the mean of `value`, such as a loss, over all rows of the batch. The value of each
+        rank is weighted by the rank's part of the batch."""
         parts = self._meet(f"takes a mean{self._at}", value=(self._weight, float(value)))
         return sum(weight * part for weight, part in parts if weight)
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this method."""
         self._meet("is at a barrier")
 
     def _weights(self, reduction: str) -> float:
-        """What the gradients of this rank count in the sum over the ranks."""
+        """Return the weight of this rank's gradients in the sum over the ranks."""
         return self._weight if reduction == "mean" else float(self._weight > 0)
 
     def _meet(self, what: str, value: Any = None) -> list[Any]:
-        """The `value` that each rank brings. RuntimeError unless all are here for the same."""
+        """Meet all ranks and return the `value` of each. RuntimeError unless `what`, the present
+        action, is the same on all ranks."""
         met = self._meetings.allgather((what, value))
         for rank, (other, _) in enumerate(met):
             if other != met[0][0]:
@@ -176,29 +178,30 @@ class Group:
         return [value for _, value in met]
 
     def _end_all(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Show an error that nothing caught, and end all ranks."""
+        """Show an uncaught error, and end all ranks."""
         if os.getpid() != self._pid:
             self._show(kind, error, traceback)
             return
-        time.sleep(3 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows it
+        time.sleep(3 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows why
         sys.stdout.flush()
         self._show(kind, error, traceback)
         sys.stderr.write(f"needle.distributed: rank {self.rank} failed and ends all {self.size}\n")
         sys.stderr.flush()
-        time.sleep(1.0)  # for mpiexec to pass on what was written
+        time.sleep(1.0)  # gives mpiexec time to pass on the text
         self._mpi.COMM_WORLD.Abort(1)
 
     def _leave(self) -> None:
-        """Tell the others that this rank has ended. One that still waits for it fails then."""
+        """Tell the other ranks that this rank has ended. A rank that still waits for it then
+        fails."""
         if os.getpid() == self._pid and not self._mpi.Is_finalized():
             try:
                 self._meet("has ended")
             except RuntimeError:
-                pass  # the others say so
+                pass  # the other ranks report it
 
 
 def _difference(first: dict[str, str], other: dict[str, str], rank: int) -> str:
-    """What is different between the tensors of rank 0 and those of another rank, in words."""
+    """Return in words a difference between the tensors of rank 0 and of another rank."""
     for name in [*first, *other]:
         one, two = (specs.get(name, "none of that name") for specs in (first, other))
         if one != two:

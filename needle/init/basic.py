@@ -34,7 +34,7 @@ def constant(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Every element `c`.
+    """Return a tensor in which every element is `c`.
 
     >>> ndl.init.constant(2, c=0.5).numpy().tolist()
     [0.5, 0.5]
@@ -51,7 +51,7 @@ def ones(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Every element 1.
+    """Return a tensor in which every element is 1.
 
     >>> ndl.ones(2, 3).shape, ndl.ones((2, 3), dtype="int64").dtype
     ((2, 3), 'int64')
@@ -65,7 +65,7 @@ def zeros(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Every element 0.
+    """Return a tensor in which every element is 0.
 
     >>> ndl.zeros(2, 2).numpy().tolist()
     [[0.0, 0.0], [0.0, 0.0]]
@@ -74,15 +74,15 @@ def zeros(
 
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
-    """Ones in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor."""
+    """Return ones with the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless `array` is a Tensor."""
     _check_tensor("ones_like", array)
     return ones(array.shape, **_like(array, options))
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
-    """Zeros in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor.
+    """Return zeros with the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless `array` is a Tensor.
 
     >>> ndl.zeros_like(ndl.ones(2), dtype="int64").numpy().tolist()
     [0, 0]
@@ -98,8 +98,8 @@ def full(
     dtype: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Every element `fill_value`. The dtype is bool, int64 or float32 as the value is, unless it is
-    given.
+    """Return a tensor in which every element is `fill_value`. Without a `dtype`, a bool gives bool,
+    an int int64 and a float float32.
 
     >>> ndl.full((2,), 7).dtype, ndl.full((2,), 7.0).dtype
     ('int64', 'float32')
@@ -115,8 +115,8 @@ def full(
 
 
 def full_like(array: Tensor, fill_value: float, **options: Any) -> Tensor:
-    """Every element `fill_value`, in the shape, dtype and device of `array`, which `options`
-    replace. TypeError unless it is a Tensor."""
+    """Return a tensor in which every element is `fill_value`, with the shape, dtype and device of
+    `array`; `options` replace its dtype and device. TypeError unless `array` is a Tensor."""
     _check_tensor("full_like", array)
     return full(array.shape, fill_value, **_like(array, options))
 
@@ -127,7 +127,8 @@ def empty(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Elements without a value of their own: what was in the memory, and zeros in a trace."""
+    """Return a tensor with arbitrary elements, the previous contents of its memory; in a trace,
+    zeros."""
     extents = as_shape("empty", shape)
     if state.trace is not None:
         return zeros(extents, device=device, dtype=dtype)
@@ -135,8 +136,8 @@ def empty(
 
 
 def empty_like(array: Tensor, **options: Any) -> Tensor:
-    """`empty` in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor."""
+    """Return `empty` with the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless `array` is a Tensor."""
     _check_tensor("empty_like", array)
     return empty(array.shape, **_like(array, options))
 
@@ -149,7 +150,7 @@ def rand(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Uniform on [low, high). TypeError for a dtype that is not floating.
+    """Return numbers drawn uniformly from [low, high). TypeError for a dtype that is not floating.
 
     >>> ndl.manual_seed(0)
     >>> bool((ndl.rand(100, low=2.0, high=3.0) >= 2.0).all())
@@ -170,9 +171,9 @@ def randn(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed, with this mean and standard deviation `std`, which is not negative.
-    TypeError for a dtype that is not floating. The numbers are made of uniform ones (Box and Muller
-    1958).
+    """Return normally distributed numbers with the mean `mean` and the standard deviation `std`,
+    which may not be negative. TypeError for a dtype that is not floating. The numbers are computed
+    from uniform numbers (Box and Muller 1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)
@@ -194,16 +195,16 @@ def randb(
     dtype: str = "bool",
     requires_grad: bool = False,
 ) -> Tensor:
-    """True (1) with probability `p`."""
+    """Return elements that are True (1) with probability `p`, otherwise False (0)."""
     p = share("randb", "p", p)
     drawn = _drawn(as_shape("randb", shape), device, "float32")
     return _leaf(drawn < p, device, dtype, requires_grad)
 
 
 def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: int = 0) -> Tensor:
-    """Uniform numbers in [0, 1): float64 ones for that dtype, else float32. They are on the host,
-    so that what is made of them is the same for each device. A trace draws them at each call.
-    `axis` is the one of a batch's rows, if there is one (see `rng.whole_batch`)."""
+    """Return uniform numbers in [0, 1): float64 for the dtype float64, else float32. They are on
+    the host, so that every device gets the same numbers. A trace draws them at each call. `axis` is
+    the axis of a batch's rows, if the shape has one (see `rng.whole_batch`)."""
     trace = state.trace
     whole, part = rng.whole_batch(shape, axis) if trace is None else (shape, ())
     op = ops.RandomUniform(whole, dtype == "float64")
@@ -213,7 +214,7 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: 
         if is_symbolic(shape):
             raise TraceError(
                 f"tracing: {trace.here} draws random numbers of the shape {shape}, which is open: "
-                f"compiled code draws a fixed count of them, so give no dims{user_line()}"
+                f"compiled code draws a fixed count of numbers, so give no dims{user_line()}"
             )
         if rng.whole_batch(shape, axis)[0] != shape:
             raise TraceError(
@@ -235,7 +236,7 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: 
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:
-    """Values of the host, in a dtype and on a device."""
+    """Return `values`, which are on the host, in a dtype and on a device."""
     values = ops.cast(values, dtype_name(dtype)).to(as_device(device))
     if requires_grad and is_floating(values.dtype):
         return Tensor(values, requires_grad=True)
@@ -249,7 +250,7 @@ def one_hot(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
+    """Return rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
 
     IndexError for a number outside 0..n - 1.
     """

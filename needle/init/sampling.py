@@ -1,6 +1,6 @@
 """Tensors of random integers, and random choices.
 
-As all random numbers of needle, they are drawn eagerly: a TraceError while tracing says so.
+They are drawn eagerly: TraceError while tracing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def randint(
     device: DeviceLike | None = None,
     dtype: str = "int64",
 ) -> Tensor:
-    """Integers from `low` to high - 1, all equally likely: randint(low, high, shape), or
-    randint(high, shape) from 0 on, as in PyTorch. ValueError if there is no such integer."""
+    """Return integers from `low` to high - 1, all equally likely. As in PyTorch, the call is
+    randint(low, high, shape), or randint(high, shape) for low 0. ValueError if there is no such
+    integer."""
     if shape is None:
         low, high, shape = 0, low, high
     extents = as_shape("randint", shape)
@@ -38,35 +39,36 @@ def randint(
 
 
 def randperm(n: int, device: DeviceLike | None = None, dtype: str = "int64") -> Tensor:
-    """0..n - 1 in random order."""
+    """Return 0..n - 1 in random order."""
     n = count("randperm", "n", n, 0)
     return Tensor(rng.permutation(n), device=device, dtype=dtype, requires_grad=False)
 
 
 def bernoulli(p: Tensor) -> Tensor:
-    """1 with the probability that `p` has at each place, else 0, in p's dtype. No gradient flows
-    back. ValueError for a probability outside 0..1."""
+    """Return a tensor like `p` in which each element is 1 with the probability at its place in p,
+    else 0. No gradient flows back. ValueError for a probability outside 0..1."""
     if not isinstance(p, Tensor):
         raise TypeError(f"bernoulli: p is a {type(p).__name__}, not a Tensor")
     drawn = rng.uniform(p.shape, 0.0, 1.0)
     chances = p.numpy().astype(np.float64)
     if not ((chances >= 0) & (chances <= 1)).all():
         wrong = chances[~((chances >= 0) & (chances <= 1))][0]
-        raise ValueError(f"bernoulli: p holds {wrong:g}, which is no probability in [0, 1]")
+        raise ValueError(f"bernoulli: p has {wrong:g}, which is not a probability in [0, 1]")
     return Tensor(drawn < chances, device=p.device, dtype=p.dtype, requires_grad=False)
 
 
 def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """`num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of rows),
-    each as likely as its weight says; without `replacement` all different. No gradient flows back.
+    """Return `num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of
+    rows), drawn with probabilities in proportion to the weights; without `replacement` all
+    positions of a row are different. No gradient flows back.
 
-    ValueError for weights that are negative, not finite or all 0, and for more positions than there
-    are weights above 0, without replacement.
+    ValueError for weights that are negative, not finite or all 0, and without replacement for more
+    samples than weights above 0.
     """
     if not isinstance(weights, Tensor):
         raise TypeError(f"multinomial: weights are a {type(weights).__name__}, not a Tensor")
     if weights.ndim not in (1, 2):
-        raise ShapeError(f"multinomial: weights of shape {weights.shape} are no vector or matrix")
+        raise ShapeError(f"multinomial: weights have shape {weights.shape}, not (n,) or (rows, n)")
     number = count("multinomial", "num_samples", num_samples, 1)
     rows = weights.shape[:-1]
     drawn = rng.uniform((*rows, number if replacement else weights.shape[-1]), 0.0, 1.0)
@@ -83,7 +85,7 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     else:
         if ((w > 0).sum(-1) < number).any():
             raise ValueError(f"multinomial: a row has fewer than {number} weights above 0")
-        # The first `number` of exponential waiting times with these rates (Efraimidis, Spirakis).
+        # The shortest exponential waiting times with these rates (Efraimidis and Spirakis).
         with np.errstate(divide="ignore"):
             waits = -np.log1p(-drawn) / w
         waits[w == 0] = np.inf
@@ -92,20 +94,20 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
 
 
 def rand_like(array: Tensor, **options: Any) -> Tensor:
-    """`rand` in the shape, dtype and device of `array`."""
+    """Return `rand` with the shape, dtype and device of `array`; `options` are those of rand."""
     return rand(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def randn_like(array: Tensor, **options: Any) -> Tensor:
-    """`randn` in the shape, dtype and device of `array`."""
+    """Return `randn` with the shape, dtype and device of `array`; `options` are those of randn."""
     return randn(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tensor:
-    """Normally distributed numbers, each with the `mean` and the standard deviation `std` of its
-    place: numbers, or tensors that broadcast, whose shape the result has. `shape` is for two
-    numbers. No gradient flows back. ValueError for a negative std, ShapeError for tensors that do
-    not broadcast.
+    """Return normally distributed numbers with the mean `mean` and the standard deviation `std`.
+    Both are numbers, or tensors with an element for each result, which broadcast; `shape` is the
+    shape of the result if both are numbers. No gradient flows back. ValueError for a negative std,
+    ShapeError for tensors that do not broadcast.
 
     >>> ndl.normal(ndl.zeros(3), 0.1).shape, ndl.normal(0.0, 1.0, (2,)).shape
     ((3,), (2,))
@@ -118,7 +120,7 @@ def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tens
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         return randn(*as_shape("normal", () if shape is None else shape), mean=mean, std=std)
     if shape is not None:
-        raise TypeError("normal: shape is for a mean and std that are numbers")
+        raise TypeError("normal: give shape only if mean and std are numbers")
     extents = broadcast_shapes("normal", *[x.shape for x in given])
     drawn = randn(*extents, device=given[0].device, dtype=given[0].dtype)
     return (drawn * std + mean).detach()

@@ -1,16 +1,16 @@
 """Modules: parameters, layers and losses; `needle.nn.functional` has their functions.
 
-Sizes and counts are integers of at least 1. For anything else a constructor raises TypeError or
+Sizes and counts are integers of at least 1. For other values a constructor raises TypeError or
 ValueError, which names the module, the argument and its value. Parameters are made on `device`
 (None: the CPU) in `dtype`, the name of a floating dtype. Without `bias` a layer has no bias. Norms
-add `eps` to the variance; `dropout` is a probability, and has an effect in train mode alone;
+add `eps` to the variance. `dropout` is a probability; it has an effect in train mode alone.
 `inplace` is accepted and has no effect.
 
-For those who change this package:
+For developers of this package:
 
 - Layers call functions of `functional`, which call ops.
-- Each layer declares PyTorch's names and shapes of its weights; `layout` moves states to and from
-  them.
+- Each layer declares the names and shapes that PyTorch has for its weights; `layout` converts
+  states between the two forms.
 - docs/layers.md lists the layers.
 """
 

@@ -1,6 +1,7 @@
 """Activations as modules; needle.nn.functional has them as functions.
 
-`inplace` is accepted where PyTorch has it and has no effect: results are new tensors.
+The activations that have the argument `inplace` in PyTorch accept it; it has no effect, because
+results are new tensors.
 """
 
 from __future__ import annotations
@@ -140,9 +141,9 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """x where it is above 0, else weight * x, for a learned weight (num_parameters,): one for all
-    (1), or one for each channel, which is the second axis of x. Weights begin as `init` (He et al.
-    2015)."""
+    """x where it is above 0, else weight * x. The learned weight (num_parameters,) has one element
+    for all channels (1), or one for each channel, the second axis of x. It starts as `init` (He et
+    al. 2015)."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
-_constant = init.constant  # PReLU has an argument of the module's name
+_constant = init.constant  # PReLU has an argument named init, like the module
 
 
 class ELU(Module):
@@ -242,7 +243,7 @@ class Hardshrink(Module):
 
 
 class Softshrink(Hardshrink):
-    """x moved towards 0 by `lambd`, and 0 where |x| is not above it."""
+    """x moved towards 0 by `lambd`, and 0 where |x| is not above `lambd`."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__(not_negative("Softshrink", "lambd", lambd))
@@ -252,8 +253,8 @@ class Softshrink(Hardshrink):
 
 
 class RReLU(Module):
-    """x where it is not negative, else x times a slope: in train mode one for each element, drawn
-    uniformly from [lower, upper), in eval mode their mean (Xu et al. 2015)."""
+    """x where it is not negative, else x times a slope. Train mode draws a slope for each element
+    uniformly from [lower, upper); eval mode uses the mean of lower and upper (Xu et al. 2015)."""
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__()
@@ -327,7 +328,7 @@ class Softmax2d(Module):
 
 class GLU(Softmax):
     """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
-    et al. 2017). ShapeError unless its extent is even.
+    et al. 2017). ShapeError unless the axis has an even extent.
 
     >>> nn.GLU()(ndl.zeros(3, 8)).shape
     (3, 4)

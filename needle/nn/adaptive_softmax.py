@@ -1,4 +1,4 @@
-"""The adaptive softmax: log-probabilities of many classes, the frequent ones by more features."""
+"""The adaptive softmax: log-probabilities of many classes, with more features for frequent ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class ASMoutput(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """Log-probabilities of n_classes classes, numbered from the most frequent on, for x (N,
-    in_features) or (in_features,) and class numbers y (N,) or (): `output`, like y, and `loss`, the
-    mean of -output (Grave et al. 2017).
+    """Log-probabilities of n_classes classes, in which lower class numbers are more frequent, for x
+    (N, in_features) or (in_features,) and class numbers y (N,) or (). Returns `output`, shaped like
+    y, and `loss`, the mean of -output (Grave et al. 2017).
 
-    The classes up to cutoffs[0] and one number for each further cluster are one Linear, the head,
-    with `head_bias`; the classes of cluster i, up to the next of the `cutoffs` or n_classes, are a
-    Linear behind another one of in_features / div_value ** (i + 1) features, without biases.
-    ValueError unless the cutoffs ascend from 1 to below n_classes and div_value is above 0,
-    IndexError for a class number outside 0..n_classes - 1.
+    The head is one Linear (with a bias if `head_bias`) for the classes below cutoffs[0] and for one
+    number per further cluster. Cluster i has the classes up to the next of the `cutoffs`, or up to
+    n_classes. It consists of two Linears without biases, with in_features / div_value ** (i + 1)
+    features between them. Raises ValueError unless the cutoffs ascend from 1 to below n_classes and
+    div_value is above 0, and IndexError for a class number outside 0..n_classes - 1.
 
     >>> layer = nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40])
     >>> layer(ndl.zeros(3, 16), ndl.tensor([0, 50, 99])).output.shape
@@ -72,7 +72,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             self.tail.append(Sequential(first, Linear(hidden, size, False, device, dtype)))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-probabilities of all classes: x (N, in_features) -> (N, n_classes)."""
+        """Return the log-probabilities of all classes: x (N, in_features) -> (N, n_classes)."""
         check_tensors(type(self).__name__, x=x)
         if not x.ndim or x.shape[-1] != self.in_features:
             raise ShapeError(f"{type(self).__name__}: x {x.shape} is not (N, {self.in_features})")
@@ -84,7 +84,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return ops.concat(parts, -1)
 
     def predict(self, x: Tensor) -> Tensor:
-        """The likeliest class of each row of x."""
+        """Return the most likely class of each row of x."""
         return ops.argmax(self.log_prob(x), -1)
 
     def forward(self, x: Tensor, y: Tensor) -> ASMoutput:

@@ -1,4 +1,4 @@
-"""What an attribute of a Module may become: PyTorch's rules, and the same for lists and dicts."""
+"""Rules for assigning an attribute of a Module: PyTorch's rules, extended to lists and dicts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .parameter import Parameter
 
 
 def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) -> None:
-    """TypeError unless `value` may take the place of `before` as the attribute `name` of `module`.
-    `kind` is the class Module.
+    """Raise TypeError unless `value` may take the place of `before` as the attribute `name` of
+    `module`. `kind` is the class Module.
 
-    None and Parameters may have any name. In the place of a Parameter nothing else may stand; in
-    that of a Module, another Module; in that of a registered buffer, a Tensor or a Module. A list,
-    tuple or dict may not have a plain Tensor where the one before has a Parameter.
+    None or a Parameter may be assigned to any attribute. Only they may replace a Parameter. A
+    Module may also be replaced by a Module, and a registered buffer by a Tensor or a Module. A
+    list, tuple or dict may not have a plain Tensor where the old value has a Parameter.
     """
     if value is None or isinstance(value, Parameter):
         return

@@ -23,13 +23,14 @@ class MultiheadAttention(Module):
     """Attention of `num_heads` heads with projections of queries, keys and values and of the
     result, with PyTorch's arguments.
 
-    Features of queries and results are embed_dim, which num_heads divides (ValueError otherwise);
-    those of keys and values are kdim and vdim (None: embed_dim). `dropout` drops weights; with
-    `batch_first` the batch is the first axis, otherwise the second. The weights of the three
-    projections are in_proj_weight (embed_dim, 3 * embed_dim) if all features are equal, otherwise
-    q_proj_weight, k_proj_weight and v_proj_weight; they are drawn Xavier-uniform, and biases are
-    zeros. With add_bias_kv every sequence has one key and value more, bias_k and bias_v (1, 1,
-    embed_dim), drawn Xavier-normal; with add_zero_attn it has another one, of zeros.
+    Queries and results have embed_dim features, a multiple of num_heads (ValueError otherwise).
+    Keys have kdim features and values vdim (None: embed_dim). `dropout` drops attention weights.
+    With `batch_first` the batch is the first axis, otherwise the second. If the three numbers of
+    features are equal, in_proj_weight (embed_dim, 3 * embed_dim) is the weight of all three
+    projections; otherwise they have q_proj_weight, k_proj_weight and v_proj_weight. Weights are
+    drawn Xavier-uniform; biases start as zeros. With add_bias_kv every sequence gets one more key
+    and value, bias_k and bias_v (1, 1, embed_dim), drawn Xavier-normal. With add_zero_attn it gets
+    one more key and value of zeros.
 
     >>> x = ndl.randn(2, 5, 16)
     >>> y, weights = nn.MultiheadAttention(16, num_heads=4, batch_first=True)(x, x, x)
@@ -80,7 +81,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self.bias_k = self.bias_v = None
         if add_bias_kv:
-            std = embed_dim**-0.5  # PyTorch takes embed_dim for both fans of (1, 1, embed_dim)
+            std = embed_dim**-0.5  # for PyTorch both fans of (1, 1, embed_dim) are embed_dim
             self.bias_k, self.bias_v = (
                 Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
             )
@@ -104,9 +105,9 @@ class MultiheadAttention(Module):
         num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
         add_zero_attn each make S one longer, at the end; no mask hides these keys.
 
-        Bool masks are True where nothing is seen; floats are added. key_padding_mask is (B, S),
-        attn_mask (L, S) or (B * num_heads, L, S). With is_causal query i sees the keys 0..i, and
-        attn_mask may be None. ShapeError for shapes that do not fit.
+        A bool mask is True where a query may not see a key; a float mask is added to the scores.
+        key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal query
+        i sees the keys 0..i, and attn_mask may be None. ShapeError for shapes that do not fit.
         """
         self._check(query, key, value)
         if not self.batch_first:
@@ -159,7 +160,7 @@ class MultiheadAttention(Module):
                 )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Queries, keys and values (B, length, embed_dim)."""
+        """Return queries, keys and values (B, length, embed_dim)."""
         size = self.embed_dim
         inputs = (query, key, value)
         parts = [slice(i * size, (i + 1) * size) for i in range(3)]
@@ -177,7 +178,7 @@ class MultiheadAttention(Module):
         ]
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, embed_dim) -> (B, num_heads, T, embed_dim / num_heads)."""
+        """Split x into heads: (B, T, embed_dim) -> (B, num_heads, T, embed_dim / num_heads)."""
         batch, length, _ = x.shape
         each = self.embed_dim // self.num_heads
         return ops.permute(ops.reshape(x, (batch, length, self.num_heads, each)), (0, 2, 1, 3))
@@ -187,19 +188,19 @@ class MultiheadAttention(Module):
 
 
 def _appended(x: Tensor, bias: Tensor) -> Tensor:
-    """x (B, length, embed_dim) and the bias (1, 1, embed_dim) behind each sequence."""
+    """Return x (B, length, embed_dim) with the bias (1, 1, embed_dim) after each sequence."""
     return ops.concat([x, ops.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))], 1)
 
 
 def _widened(mask: Tensor | None, further: int) -> Tensor | None:
-    """A mask (..., keys) for so many keys more, which it does not hide."""
+    """Return the mask (..., keys) extended by `further` keys, which it does not hide."""
     if mask is None or not further:
         return mask
     return ops.pad(mask, (*[(0, 0)] * (mask.ndim - 1), (0, further)))
 
 
 def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
-    """ShapeError unless the mask has one of `shapes`."""
+    """Raise ShapeError unless the mask has one of `shapes`."""
     if not any(same(mask.shape, shape) for shape in shapes):
         known = " or ".join(map(str, shapes))
         raise ShapeError(f"MultiheadAttention: {what} has shape {mask.shape}, not {known}")
@@ -305,7 +306,7 @@ class AttentionLayer(Module):
         )
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, heads * dim) -> (B, heads, T, dim)."""
+        """Split x into heads: (B, T, heads * dim) -> (B, heads, T, dim)."""
         batch, count, _ = x.shape
         x = ops.reshape(x, (batch, count, self.num_head, self.dim_head))
         return ops.permute(x, (0, 2, 1, 3))

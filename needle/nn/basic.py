@@ -30,8 +30,8 @@ class Linear(Tying):
     """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
     weight (in_features, out_features) and bias (1, out_features) are drawn uniformly from +-1 /
-    sqrt(in_features). The weight of an Embedding (out_features, in_features) may take the weight's
-    place (weight tying), and is multiplied as it is stored.
+    sqrt(in_features). For weight tying, assign the weight of an Embedding (out_features,
+    in_features); the product then uses its transpose.
 
     >>> layer = nn.Linear(3, 4)
     >>> layer(ndl.zeros(2, 3)).shape, layer.weight.shape
@@ -123,8 +123,8 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """The axes from `start_dim` to `end_dim` (included) as one: by default (B, ...) -> (B, product
-    of the rest). ShapeError for axes that x does not have.
+    """Merge the axes from `start_dim` to `end_dim` (included) into one: by default (B, ...) -> (B,
+    product of the rest). ShapeError for axes that x does not have.
 
     >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
     (2, 12)
@@ -143,13 +143,13 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """The axis `dim` as several of extents `unflattened_size`, one of which may be -1. ShapeError
-    if they do not fit."""
+    """Split the axis `dim` into axes of the extents `unflattened_size`, one of which may be -1.
+    ShapeError if they do not fit."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(unflattened_size, Sequence) or isinstance(unflattened_size, str):
-            raise TypeError(f"Unflatten: unflattened_size {unflattened_size!r} is no list of ints")
+            raise TypeError(f"Unflatten: unflattened_size {unflattened_size!r} is not a sequence")
         self.dim = dim
         self.unflattened_size = tuple(unflattened_size)
 
@@ -205,8 +205,8 @@ class Dropout3d(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """In train mode, set each element to SELU's least value with probability `p`, and scale and
-    shift all so that mean 0 and variance 1 stay (Klambauer et al. 2017)."""
+    """In train mode, set each element to SELU's least value with probability `p`, then scale and
+    shift all elements so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.alpha_dropout(x, self.p, self.training)
@@ -220,8 +220,8 @@ class FeatureAlphaDropout(Dropout):
 
 
 class ChannelShuffle(Module):
-    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c is
-    their number in each of the `groups` (Zhang et al. 2018)."""
+    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where each of
+    the `groups` has c channels (Zhang et al. 2018)."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -257,8 +257,8 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Images (N, C, *output_size) of patches (N, C * kh * kw, patches), summed where they overlap.
-    The arguments are those of `needle.fold`."""
+    """Images (N, C, *output_size) from patches (N, C * kh * kw, patches), which are summed where
+    they overlap. The arguments are those of `needle.fold`."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 
 
 class Cell(Module):
-    """Base of the cells: weights for the input and the state, for `gates` pre-activations."""
+    """Base of the cells: weights from the input and the state to `gates` pre-activations."""
 
     _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
     _torch_axes: ClassVar = {"W_ih": (1, 0), "W_hh": (1, 0)}
@@ -39,7 +39,7 @@ class Cell(Module):
     ) -> None:
         super().__init__()
         counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
-        if isinstance(bias, str):  # PyTorch's RNN has the nonlinearity in this place
+        if isinstance(bias, str):  # in PyTorch's RNN this argument is the nonlinearity
             raise TypeError(f"{type(self).__name__}: bias is {bias!r}; give nonlinearity by name")
         self.input_size = input_size
         self.hidden_size = hidden_size
@@ -52,31 +52,31 @@ class Cell(Module):
         self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
 
     def project(self, X: Tensor) -> Tensor:
-        """The input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
+        """Return the input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         if self.bias_ih is None or self.bias_hh is None:
             return y
         return y + (self.bias_ih + self.bias_hh)
 
     def zero_state(self, X: Tensor) -> Tensor:
-        """The state before the first step, for inputs like X."""
+        """Return the state before the first step, for inputs like X."""
         return init.zeros(X.shape[-2], self.hidden_size, device=X.device, dtype=X.dtype)
 
     def check_input(self, X: Tensor, ndim: int) -> None:
-        """ShapeError unless X has `ndim` axes, the last of extent input_size."""
+        """Raise ShapeError unless X has `ndim` axes, the last of extent input_size."""
         axes = "(seq_len, bs, input_size)" if ndim == 3 else "(bs, input_size)"
         if X.ndim != ndim or X.shape[-1] != self.input_size:
             raise ShapeError(
-                f"{type(self).__name__}: X of shape {X.shape}; it must be {axes} with input_size "
+                f"{type(self).__name__}: X has shape {X.shape}; it must be {axes} with input_size "
                 f"{self.input_size}"
             )
 
     def check_state(self, h: Tensor, X: Tensor) -> None:
-        """ShapeError unless `h` is a state for inputs like X."""
+        """Raise ShapeError unless `h` is a state for inputs like X."""
         expected = (X.shape[-2], self.hidden_size)
         if h.shape != expected:
             raise ShapeError(
-                f"{type(self).__name__}: a state of shape {h.shape}; it must be {expected}"
+                f"{type(self).__name__}: a state has shape {h.shape}; it must be {expected}"
             )
 
     def torch_layout(self) -> Layout:
@@ -102,7 +102,7 @@ class RNNCell(Cell):
         dtype: str = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
-        if nonlinearity not in tuple(_NONLINEARITIES):  # also of an unhashable type
+        if nonlinearity not in tuple(_NONLINEARITIES):  # a tuple, for unhashable values
             known = " or ".join(map(repr, _NONLINEARITIES))
             raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
         self.nonlinearity = nonlinearity
@@ -115,7 +115,7 @@ class RNNCell(Cell):
         return self.step(self.project(X), h)
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the projected input and h."""
+        """Return h', computed from the projected input and h."""
         return _NONLINEARITIES[self.nonlinearity](projected + ops.matmul(h, self.W_hh))
 
 
@@ -142,23 +142,23 @@ class LSTMCell(Cell):
         return self.step(self.project(X), hidden, cell)
 
     def step(self, projected: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """(h', c') from the projected input, h and c."""
+        """Return (h', c'), computed from the projected input, h and c."""
         hidden, cell = ops.lstm_gates(projected + ops.matmul(h, self.W_hh), c)
         return hidden, cell
 
 
 class GRUCell(Cell):
-    """r, z, n = the parts of X @ W_ih + bias_ih, and likewise r', z', n' of h @ W_hh + bias_hh;
+    """r, z, n = the parts of X @ W_ih + bias_ih; r', z', n' = the parts of h @ W_hh + bias_hh;
     r = sigmoid(r + r'), z = sigmoid(z + z'), n = tanh(n + r * n'); h' = (1 - z) * n + z * h.
 
     W_ih (input_size, 3 * hidden_size), W_hh (hidden_size, 3 * hidden_size), biases
-    (3 * hidden_size,) or None (Cho et al. 2014, with PyTorch's place of the reset gate).
+    (3 * hidden_size,) or None (Cho et al. 2014; the reset gate is where PyTorch has it).
     """
 
     gates = 3
 
     def project(self, X: Tensor) -> Tensor:
-        """The input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
+        """Return the input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         return y if self.bias_ih is None else y + self.bias_ih
 
@@ -170,14 +170,14 @@ class GRUCell(Cell):
         return self.step(self.project(X), h)
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the projected input and h."""
+        """Return h', computed from the projected input and h."""
         own = ops.matmul(h, self.W_hh)
         own = own if self.bias_hh is None else own + self.bias_hh
         return ops.gru_gates(projected, own, h)
 
 
 def pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
-    """The state (h, c) of an LSTM, or None. TypeError for anything else."""
+    """Return the state (h, c) of an LSTM, or None. TypeError for anything else."""
     if h is None:
         return None
     if not isinstance(h, (tuple, list)) or len(h) != 2:

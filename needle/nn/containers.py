@@ -13,26 +13,26 @@ from .parameter import Parameter
 
 
 def check_module(owner: str, what: str, module: Any) -> None:
-    """TypeError unless `module` can be called."""
+    """Raise TypeError unless `module` can be called."""
     if not callable(module):
         raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
 
 
 class _Held(tuple[Module, ...]):
-    """The modules of a Sequential, its `owner`. Called, it is `Module.modules` of that Sequential,
-    whose attribute of the course hides the method."""
+    """The modules of a Sequential, its `owner`. The attribute `modules`, a name from the course,
+    hides the method `Module.modules`; calling this tuple calls that method."""
 
     owner: Sequential
 
     def __call__(self) -> Found[Module]:
-        """This Sequential and every module below it."""
+        """Return this Sequential and every module below it."""
         return Module.modules(self.owner)
 
 
 class Sequential(Module):
-    """Modules applied one after the other. Indexing gives a module, slicing a Sequential.
+    """Modules applied one after the other. An index returns a module, a slice a Sequential.
 
-    The only argument may be a dict of modules by name; layout="torch" then has these names.
+    A dict of modules by name may be the only argument; layout="torch" then uses these names.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model(ndl.zeros(3, 4)).shape, len(model[:2])
@@ -59,8 +59,8 @@ class Sequential(Module):
 
     @property
     def modules(self) -> Any:
-        """The modules, a tuple. Called, it lists this Sequential and every module below it."""
-        # Made for each use: if it were kept, it and the Sequential would hold each other.
+        """The modules, a tuple. Calling it lists this Sequential and every module below it."""
+        # Made anew for each use: a stored one and the Sequential would refer to each other.
         held = _Held(vars(self)["modules"])
         held.owner = self
         return held
@@ -75,7 +75,7 @@ class Sequential(Module):
         return x
 
     def names(self) -> tuple[str, ...]:
-        """PyTorch's names of the modules: those given, otherwise "0", "1" ..."""
+        """Return PyTorch's names of the modules: the given names, otherwise "0", "1" ..."""
         return self._names or tuple(map(str, range(len(self.modules))))
 
     def torch_layout(self) -> Layout:
@@ -114,8 +114,8 @@ class Sequential(Module):
         return self
 
     def insert(self, index: int, module: Module) -> Sequential:
-        """Put a module before the one at `index`; among named ones its name is the number of
-        modules before. Returns self."""
+        """Put a module before the module at `index`; if the modules have names, the new name is the
+        previous number of modules. Returns self."""
         modules, names = list(self.modules), list(self.names())
         names.insert(index, str(len(modules)))
         modules.insert(index, module)
@@ -135,7 +135,7 @@ class Residual(Module):
 
 
 class _Numbered(Module):
-    """Base of the lists: items are the attributes "0", "1" ..., whose names are PyTorch's."""
+    """Base of the lists: items are the attributes "0", "1" ..., as in PyTorch."""
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__()
@@ -148,7 +148,8 @@ class _Numbered(Module):
         return [value for name, value in vars(self).items() if name.isdigit()]
 
     def _fill(self, items: list[Any]) -> None:
-        """Make `items` the list's items. TypeError for one of another kind; then none changes."""
+        """Make `items` the list's items. TypeError for an item of another kind; then the list keeps
+        its old items."""
         items = [self._item(i, item) for i, item in enumerate(items)]
         for i in range(len(self)):
             delattr(self, str(i))
@@ -184,7 +185,7 @@ class _Numbered(Module):
         return self
 
     def insert(self, index: int, item: Any) -> Any:
-        """Put an item before the one at `index`. Returns self."""
+        """Put an item before the item at `index`. Returns self."""
         items = self._items()
         items.insert(index, item)
         self._fill(items)
@@ -192,7 +193,7 @@ class _Numbered(Module):
 
 
 class _Named(Module):
-    """Base of the dicts: items are attributes of their keys."""
+    """Base of the dicts: each item is an attribute, whose name is the item's key."""
 
     def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__()
@@ -203,8 +204,8 @@ class _Named(Module):
         raise NotImplementedError
 
     def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Set items by key; ones that are new come last. KeyError for a key that cannot be the name
-        of an attribute here, TypeError for an item of another kind."""
+        """Set items by key; new keys come last. KeyError for a key that cannot be the name of an
+        attribute here, TypeError for an item of another kind."""
         pairs = items.items() if isinstance(items, Mapping) else items
         for key, item in pairs:
             self[key] = item
@@ -228,8 +229,8 @@ class _Named(Module):
         if key not in self._keys:
             if not isinstance(key, str) or not key or "." in key or hasattr(self, key):
                 raise KeyError(
-                    f"{type(self).__name__}: the key {key!r} must be a str without '.' that is no "
-                    "attribute of it"
+                    f"{type(self).__name__}: the key {key!r} must be a str without '.' that is not "
+                    "an attribute of it"
                 )
             self._keys = (*self._keys, key)
         setattr(self, key, item)
@@ -238,22 +239,22 @@ class _Named(Module):
         self.pop(key)
 
     def pop(self, key: str) -> Any:
-        """Remove the item `key` and return it. KeyError if there is none."""
+        """Remove the item `key` and return it. KeyError if there is no such key."""
         item = self[key]
         self._keys = tuple(each for each in self._keys if each != key)
         delattr(self, key)
         return item
 
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they came."""
+        """Return the keys, in the order in which they were added."""
         return self._keys
 
     def values(self) -> list[Any]:
-        """The items, in the order of the keys."""
+        """Return the items, in the order of the keys."""
         return [vars(self)[key] for key in self._keys]
 
     def items(self) -> list[tuple[str, Any]]:
-        """(key, item), in the order of the keys."""
+        """Return the pairs (key, item), in the order of the keys."""
         return list(zip(self._keys, self.values(), strict=True))
 
 
@@ -274,7 +275,7 @@ def _as_parameter(owner: Module, key: Any, item: Any) -> Tensor:
 class ModuleList(_Numbered):
     """A list of modules, `items`, named "0", "1" ...; it has no forward. Slices are ModuleLists.
 
-    TypeError for an item that is no Module.
+    TypeError for an item that is not a Module.
 
     >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     >>> len(layers), len(layers[1:]), len(list(layers.parameters()))
@@ -288,8 +289,8 @@ class ModuleList(_Numbered):
 class ModuleDict(_Named):
     """Modules by name, `items`; it has no forward. Iteration is over the keys.
 
-    TypeError for an item that is no Module, KeyError for a key that is no str, that has a "." or
-    that is an attribute of every ModuleDict ("keys", "training" ...).
+    TypeError for an item that is not a Module; KeyError for a key that is not a str, has a "." or
+    is an attribute of every ModuleDict ("keys", "training" ...).
     """
 
     def _item(self, key: Any, item: Any) -> Module:
@@ -298,7 +299,7 @@ class ModuleDict(_Named):
 
 class ParameterList(_Numbered):
     """A list of Parameters, `items`, named "0", "1" ...; other Tensors become Parameters. Slices
-    are ParameterLists. TypeError for an item that is no Tensor."""
+    are ParameterLists. TypeError for an item that is not a Tensor."""
 
     def _item(self, i: int, item: Any) -> Tensor:
         return _as_parameter(self, i, item)
@@ -309,7 +310,7 @@ class ParameterList(_Numbered):
 
 class ParameterDict(_Named):
     """Parameters by name, `items`; other Tensors become Parameters. Iteration is over the keys.
-    Errors are those of ModuleDict, with TypeError for an item that is no Tensor."""
+    TypeError for an item that is not a Tensor; KeyError as in ModuleDict."""
 
     def _item(self, key: Any, item: Any) -> Tensor:
         return _as_parameter(self, key, item)

@@ -50,7 +50,7 @@ class Conv(Module):
             raise ValueError(
                 f"{name}: groups {groups} does not divide {in_channels} and {out_channels} channels"
             )
-        stay = padding is None  # stride 1 then keeps the extents
+        stay = padding is None  # at stride 1 the extents then stay
         kernel = as_window(name, kernel_size, stride, 0 if stay else padding, dilation).kernel
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -67,7 +67,7 @@ class Conv(Module):
             self.bias = Parameter(init.rand(out_channels, low=-bound, high=bound, **where))
 
     def _drawn_weight(self, window: tuple[int, ...], where: dict[str, Any]) -> Tensor:
-        """The weight of a `window` (kh, kw, in_channels / groups)."""
+        """Return the weight of a `window` (kh, kw, in_channels / groups)."""
         bound = prod(window) ** -0.5
         return init.rand(*window, self.out_channels, low=-bound, high=bound, **where)
 
@@ -128,7 +128,7 @@ class _Convolution(Module):
             self._check_least("padding", self.padding, 0)
         for what in ("kernel_size", "stride", "dilation"):
             self._check_least(what, getattr(self, what), 1)
-        # As of a convolution; the transpose has the weight of the one that it transposes.
+        # A transpose has the weight of the convolution that it transposes.
         ends = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         shape = (*self.kernel_size, ends[0] // groups, ends[1])
         bound = prod(shape[:-1]) ** -0.5
@@ -153,11 +153,12 @@ class Conv2d(_Convolution):
     """2-D convolution with PyTorch's arguments: (N, in_channels, H, W) -> (N, out_channels, rows,
     columns).
 
-    kernel_size, stride, padding and dilation are ints or pairs (rows, columns); padding is zeros
-    on both sides, 0 by default, "valid" (0) or "same" (the extents stay, at stride 1). weight (kh,
-    kw, in_channels / groups, out_channels) and bias (out_channels,) are drawn uniformly from +-1 /
-    sqrt(kh * kw * in_channels / groups). ValueError unless groups divides both channel counts.
-    padding_mode "reflect", "replicate" or "circular" pads with values of the input instead.
+    kernel_size, stride, padding and dilation are ints or pairs (rows, columns). padding is the
+    number of zeros on both sides, 0 by default, or "valid" (0) or "same" (the extents stay, at
+    stride 1). padding_mode "reflect", "replicate" or "circular" pads with values of the input
+    instead of zeros. weight (kh, kw, in_channels / groups, out_channels) and bias (out_channels,)
+    are drawn uniformly from +-1 / sqrt(kh * kw * in_channels / groups). ValueError unless groups
+    divides both channel counts.
 
     >>> layer = nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
     >>> layer(ndl.zeros(1, 3, 32, 32)).shape, layer.weight.shape
@@ -200,7 +201,7 @@ class Conv2d(_Convolution):
 
 class Conv1d(Conv2d):
     """1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight (k, in_channels /
-    groups, out_channels). Otherwise like Conv2d, with one number where that has pairs."""
+    groups, out_channels). Otherwise like Conv2d, with single numbers instead of pairs."""
 
     axes = 1
     _torch_axes: ClassVar = {"weight": (2, 1, 0)}
@@ -208,8 +209,8 @@ class Conv1d(Conv2d):
 
 class Conv3d(Conv2d):
     """3-D convolution: (N, in_channels, D, H, W) -> (N, out_channels, planes, rows, columns);
-    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise like Conv2d, with ints or
-    three numbers where that has pairs."""
+    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise like Conv2d, with three
+    numbers instead of pairs."""
 
     axes = 3
     _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}
@@ -219,10 +220,9 @@ class ConvTranspose2d(_Convolution):
     """The transpose of a 2-D convolution: (N, in_channels, rows, columns) -> (N, out_channels, H,
     W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) + output_padding + 1.
 
-    weight (kh, kw, out_channels / groups, in_channels), that of the convolution which it
-    transposes, and bias (out_channels,) are drawn uniformly from +-1 / sqrt(kh * kw * out_channels
-    / groups). ValueError for an output_padding that is not below stride or dilation. Otherwise like
-    Conv2d.
+    weight (kh, kw, out_channels / groups, in_channels), the weight of the transposed convolution,
+    and bias (out_channels,) are drawn uniformly from +-1 / sqrt(kh * kw * out_channels / groups).
+    ValueError for an output_padding that is not below stride or dilation. Otherwise like Conv2d.
 
     >>> nn.ConvTranspose2d(8, 3, kernel_size=4, stride=2, padding=1)(ndl.zeros(1, 8, 16, 16)).shape
     (1, 3, 32, 32)
@@ -249,7 +249,7 @@ class ConvTranspose2d(_Convolution):
     ) -> None:
         name = type(self).__name__
         if isinstance(padding, str):
-            raise TypeError(f"{name}: padding {padding!r} is a str, not numbers")
+            raise TypeError(f"{name}: padding {padding!r} is a str; give numbers")
         window, rest = (kernel_size, stride, padding, dilation), (padding_mode, device, dtype)
         super().__init__(in_channels, out_channels, *window, groups, bias, *rest)
         given = transposed_window(
@@ -274,7 +274,7 @@ class ConvTranspose1d(ConvTranspose2d):
 class ConvTranspose3d(ConvTranspose2d):
     """The transpose of a 3-D convolution: (N, in_channels, planes, rows, columns) -> (N,
     out_channels, D, H, W); weight (kd, kh, kw, out_channels / groups, in_channels). Otherwise like
-    ConvTranspose2d, with ints or three numbers where that has pairs."""
+    ConvTranspose2d, with three numbers instead of pairs."""
 
     axes = 3
     _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}

@@ -1,5 +1,5 @@
-"""What a Module does to all its parameters and buffers: it moves and casts them, and sets whether
-they learn."""
+"""Methods of a Module that move and cast all its parameters and buffers, and set whether they
+learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = TypeVar("S", bound="Converting")
 
 
 class Found(list[T]):
-    """A list that `next` takes as well, as it takes PyTorch's iterators: `next(m.parameters())`."""
+    """A list that also works with `next`, like PyTorch's iterators: `next(m.parameters())`."""
 
     _left: Iterator[T] | None = None
 
@@ -29,7 +29,7 @@ class Found(list[T]):
 
 
 def once(items: list[tuple[str, Any]], kind: type) -> Found[tuple[str, Any]]:
-    """The items of that kind, each under its first name."""
+    """Return the items of class `kind`, each once, under its first name."""
     seen: set[int] = set()
     found: Found[tuple[str, Any]] = Found()
     for name, item in items:
@@ -40,9 +40,9 @@ def once(items: list[tuple[str, Any]], kind: type) -> Found[tuple[str, Any]]:
 
 
 class Converting:
-    """Methods of Module, which return the module unless they say otherwise."""
+    """Methods of Module; unless a docstring says otherwise, they return the module."""
 
-    if TYPE_CHECKING:  # those of Module
+    if TYPE_CHECKING:  # methods of Module
 
         def named_tensors(self) -> list[tuple[str, Tensor]]: ...
         def named_buffers(self) -> Found[tuple[str, Tensor]]: ...
@@ -52,8 +52,8 @@ class Converting:
         self: S, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
     ) -> S:
         """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
-        `to("float16")`, or both. Returns self. TypeError for a value that is neither, and for a
-        dtype of integers or bool. `non_blocking` is accepted and has no effect.
+        `to("float16")`, or both. Returns self. TypeError for a value that is neither a device nor a
+        dtype, and for an integer or bool dtype. `non_blocking` is accepted and has no effect.
 
         >>> nn.Linear(2, 2).to("float16").weight.dtype
         'float16'
@@ -75,38 +75,38 @@ class Converting:
         return self
 
     def float(self: S) -> S:
-        """`to("float32")`."""
+        """Convert with `to("float32")`."""
         return self.to("float32")
 
     def double(self: S) -> S:
-        """`to("float64")`."""
+        """Convert with `to("float64")`."""
         return self.to("float64")
 
     def half(self: S) -> S:
-        """`to("float16")`."""
+        """Convert with `to("float16")`."""
         return self.to("float16")
 
     def bfloat16(self: S) -> S:
-        """`to("bfloat16")`."""
+        """Convert with `to("bfloat16")`."""
         return self.to("bfloat16")
 
     def cpu(self: S) -> S:
-        """`to("cpu")`."""
+        """Move with `to("cpu")`."""
         return self.to("cpu")
 
     def cuda(self: S, device: DeviceLike | None = None) -> S:
-        """`to` the GPU `device` (None: the first)."""
+        """Move the module to the GPU `device` (None: the first)."""
         return self.to("cuda" if device is None else device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or with `set_to_none` False to zeros."""
         for parameter in self.parameters():
-            # Not read where it is dropped: a trace tells the two apart.
+            # A gradient that is dropped is not read: in a trace a read makes a difference.
             grad = None if set_to_none else parameter.grad
             parameter.grad = None if grad is None else init.zeros_like(grad)
 
     def requires_grad_(self: S, requires_grad: bool = True) -> S:
-        """Set whether the parameters take part in gradients, as `requires_grad` says."""
+        """Set `requires_grad` of all parameters."""
         for parameter in self.parameters():
             parameter.requires_grad = requires_grad
         return self

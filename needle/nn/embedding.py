@@ -18,14 +18,15 @@ from .tying import Tying
 
 
 class Embedding(Tying):
-    """Replace each number of x by that row of the weight: (...) -> (..., embedding_dim).
+    """Replace each number of x by the row of the weight with this number: (...) -> (...,
+    embedding_dim).
 
-    weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x holds
-    integers (TypeError otherwise); IndexError for one without a row. The row `padding_idx`
-    is zeros at first and gets no gradient. With max_norm, rows that are looked up and whose norm of
-    `norm_type` is above it are scaled down to it, as in `nn.functional.embedding`. ValueError for
-    `sparse`: gradients are never sparse. The weight of a Linear (embedding_dim, num_embeddings) may
-    take the weight's place (weight tying), without a max_norm (ValueError).
+    weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x has
+    integers (TypeError otherwise); IndexError for a number without a row. The row `padding_idx`
+    starts as zeros and gets no gradient. With max_norm, each row that is looked up and has a longer
+    norm (of `norm_type`) is scaled down to max_norm, as in `nn.functional.embedding`. ValueError
+    for `sparse`: gradients are never sparse. For weight tying, assign the weight of a Linear
+    (embedding_dim, num_embeddings); with a max_norm this is a ValueError.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
@@ -65,11 +66,12 @@ class Embedding(Tying):
     def from_pretrained(
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
-        """A layer whose weight has the values of `embeddings` (count, dim), and learns unless
-        `freeze`; padding_idx as in Embedding. ShapeError for another number of axes."""
+        """Return a layer whose weight has the values of `embeddings` (count, dim). The weight
+        learns unless `freeze`; padding_idx is that of Embedding. ShapeError for another number of
+        axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
-            raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are no matrix")
+            raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are not a matrix")
         where: dict[str, Any] = {"device": embeddings.device, "dtype": embeddings.dtype}
         rows, columns = embeddings.shape
         layer = cls(rows, columns, padding_idx=padding_idx, **where)
@@ -81,13 +83,13 @@ class Embedding(Tying):
         return F.embedding(x, self._table(), self.padding_idx, *limits)
 
     def _table(self) -> Tensor:
-        """The weight (num_embeddings, embedding_dim)."""
+        """Return the weight (num_embeddings, embedding_dim)."""
         if not self._is_transposed:
             return self.weight
         if self.max_norm is not None:
             raise ValueError(
-                f"{type(self).__name__}: max_norm scales rows of a weight of its own, and this one "
-                "is a Linear's; tie the other way round: linear.weight = embedding.weight"
+                f"{type(self).__name__}: max_norm scales rows of the layer's own weight, but this "
+                "weight is a Linear's; tie the other way round: linear.weight = embedding.weight"
             )
         return transpose(self.weight)
 
@@ -98,13 +100,13 @@ class Embedding(Tying):
 
 
 class EmbeddingBag(Embedding):
-    """The sum, mean or largest elements (`mode`: "sum", "mean", "max") of the rows of the weight
-    (num_embeddings, embedding_dim) for each bag of numbers.
+    """For each bag of numbers, the sum, mean or largest elements (`mode`: "sum", "mean", "max") of
+    the rows of the weight (num_embeddings, embedding_dim) with these numbers.
 
-    x is (bags, numbers), or (n,) with `offsets` (bags,), the first position of each bag, which
-    ascend from 0: (bags, embedding_dim). Zeros for an empty bag; rows of padding_idx do not count.
-    per_sample_weights, of x's shape, multiply the rows of a sum. max_norm, norm_type and `sparse`
-    are those of Embedding.
+    x is (bags, numbers), or (n,) with `offsets` (bags,): the first position of each bag, ascending
+    from 0. The result is (bags, embedding_dim), with zeros for an empty bag. Rows of padding_idx do
+    not count. per_sample_weights, of x's shape, multiply the rows of a sum. max_norm, norm_type and
+    `sparse` are those of Embedding.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Hooked(Protocol):
-    """A Module, whose hooks these are."""
+    """A Module with hooks."""
 
     _hooks: tuple[Hook, ...]
 
@@ -15,9 +15,9 @@ class Hooked(Protocol):
 
 
 class Hook:
-    """A registered hook; `remove` takes it off its module again."""
+    """A registered hook; `remove` removes it from its module."""
 
-    # An object and not a function, so that a hook that is a Module is no part of the state.
+    # Wraps the function, so that a hook that is a Module does not become part of the state.
     __slots__ = ("before", "fn", "module", "with_kwargs")
 
     def __init__(self, module: Hooked, fn: Callable[..., Any], before: bool, kwargs: bool) -> None:
@@ -39,7 +39,8 @@ class Hook:
 
 
 def call(module: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`module.forward(*args, **kwargs)` with the module's hooks, in the order of registration."""
+    """Run `module.forward(*args, **kwargs)` and the module's hooks, in the order of their
+    registration; return the output."""
     hooks = module._hooks
     for hook in hooks:
         if not hook.before:

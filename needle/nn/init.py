@@ -1,13 +1,13 @@
 """PyTorch's initialisers, which fill a Tensor or Parameter in place and return it.
 
-They record no gradient. Fans, and what is said of rows, columns and filters, are those of the shape
-that PyTorch has: a Parameter of a layer knows it, and any other Tensor is taken as it is, as (out,
-in, ...). So the fans of `nn.Linear(3, 4).weight`, which is (3, 4) here and (4, 3) in PyTorch, are 3
-in and 4 out. A bias of Linear, (1, out) here, has no fans. Each draws from needle's generator.
-`needle.init` makes new tensors instead.
+They record no gradient, and draw from needle's generator. Fans, rows, columns and filters refer to
+PyTorch's shape of the tensor. A Parameter of a layer knows this shape; the shape of any other
+Tensor is read as (out, in, ...). So the fans of `nn.Linear(3, 4).weight`, which is (3, 4) here and
+(4, 3) in PyTorch, are 3 in and 4 out. A bias of Linear, (1, out) here, has no fans. `needle.init`
+makes new tensors instead.
 
-TypeError for an argument that is no Tensor or has no floating dtype, ValueError for a shape without
-fans.
+All raise TypeError for an argument that is not a Tensor or not floating, and ValueError for a shape
+without fans.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), 
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which weights before this `nonlinearity` are larger: the name of a function in
+    """Return the gain for weights before this `nonlinearity`, the name of a function in
     nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). ValueError for another
     name."""
     if nonlinearity == "leaky_relu":
@@ -83,7 +83,7 @@ def trunc_normal_(
         raise ValueError(f"trunc_normal_: std {std} is not above 0, or a {a} is above b {b}")
 
     def below(x: float) -> float:
-        """The share of the normal distribution below x, from -1 to 1."""
+        """Return the share of the normal distribution below x, from -1 to 1."""
         return math.erf((x - mean) / (std * math.sqrt(2)))
 
     drawn = init.rand(*tensor.shape, low=below(a), high=below(b), dtype="float64")
@@ -114,18 +114,18 @@ def eye_(tensor: Tensor) -> Tensor:
     _check("eye_", tensor, floating=False)
     shape = _torch_shape(tensor)
     if len(shape) != 2:
-        raise ValueError(f"eye_: shape {shape} is no matrix")
+        raise ValueError(f"eye_: shape {shape} is not a matrix")
     return _arranged(tensor, np.eye(*shape))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Fill `tensor`, the weight of a convolution with `groups`, so that it keeps as many of its
-    input channels as it can. ValueError for a number of axes other than 3 to 5, or of filters that
-    groups do not divide."""
+    """Fill `tensor`, the weight of a convolution with `groups`, so that the convolution passes on
+    as many of its input channels as it can. ValueError unless the weight has 3 to 5 axes and groups
+    divides the number of filters."""
     _check("dirac_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) not in (3, 4, 5):
-        raise ValueError(f"dirac_: shape {shape} is not that of a convolution")
+        raise ValueError(f"dirac_: shape {shape} is not the shape of a convolution's weight")
     if shape[0] % count("dirac_", "groups", groups):
         raise ValueError(f"dirac_: groups {groups} does not divide {shape[0]} filters")
     values, filters = np.zeros(shape), shape[0] // groups
@@ -178,9 +178,9 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill `tensor`, whose axes behind the first count as one, with `gain` times a matrix of
-    orthonormal rows, or of such columns if it has more rows (Saxe et al. 2014). ValueError for
-    fewer than two axes."""
+    """Fill `tensor`, read as a matrix whose columns are all axes after the first, with `gain` times
+    a matrix of orthonormal rows, or of orthonormal columns if it has more rows than columns (Saxe
+    et al. 2014). ValueError for fewer than two axes."""
     _check("orthogonal_", tensor)
     gain, shape = finite("orthogonal_", "gain", gain), _torch_shape(tensor)
     if len(shape) < 2:
@@ -190,17 +190,17 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     rows, columns = shape[0], math.prod(shape[1:])
     drawn = init.randn(max(rows, columns), min(rows, columns), dtype="float64").numpy()
     q, r = np.linalg.qr(drawn)
-    q *= np.sign(np.diag(r))  # as likely as any other
+    q *= np.sign(np.diag(r))  # makes all orthogonal matrices equally likely
     return _arranged(tensor, gain * (q if rows >= columns else q.T).reshape(shape))
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Fill `tensor`, a matrix, with normal numbers of this `std`, but for a share of `sparsity` in
-    each column, which is 0 (Martens 2010). ValueError for another number of axes."""
+    """Fill `tensor`, a matrix, with normal numbers of this `std`, and set a share `sparsity` of
+    each column to 0 (Martens 2010). ValueError for another number of axes."""
     _check("sparse_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) != 2:
-        raise ValueError(f"sparse_: shape {shape} is no matrix")
+        raise ValueError(f"sparse_: shape {shape} is not a matrix")
     share("sparse_", "sparsity", sparsity)
     values = init.randn(*shape, std=not_negative("sparse_", "std", std), dtype="float64").numpy()
     for column in range(shape[1]):
@@ -220,8 +220,7 @@ def _torch_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fans(owner: str, tensor: Any) -> tuple[int, int]:
-    """(in, out): how many elements each output is made of, and how many each input contributes
-    to."""
+    """Return (in, out): the number of inputs of each output, and of outputs of each input."""
     _check(owner, tensor)
     shape = _torch_shape(tensor)
     if len(shape) < 2 or not tensor.size:
@@ -249,14 +248,14 @@ def _drawn_normal(tensor: Tensor, mean: float, std: float) -> Tensor:
 
 
 def _arranged(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """`tensor` with values that have PyTorch's shape."""
+    """Write `values`, which have PyTorch's shape, into `tensor` and return it."""
     axes = stored("", tensor).axes
     values = values if axes is None else values.transpose(np.argsort(axes))
     return _filled(tensor, make_const(values))
 
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
-    """`tensor` with these values in its memory."""
+    """Write `values` into the memory of `tensor` and return it."""
     overwrite(tensor, values.to(tensor.device))
     return tensor
 

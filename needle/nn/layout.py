@@ -2,8 +2,8 @@
 
 Weights of needle's layers are multiplied from the right: Linear has (in, out), a convolution
 (rows, columns, in, out). PyTorch has (out, in) and (out, in, rows, columns). Each layer declares in
-`_torch_axes` how PyTorch stores a Parameter, which keeps it, and in `Module.torch_layout` what else
-differs; everything else has the same name and shape in both.
+`_torch_axes` how PyTorch stores its Parameters (a Parameter keeps its entry), and other differences
+in `Module.torch_layout`. All other names and shapes are the same in needle and PyTorch.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ LAYOUTS = ("needle", "torch")
 
 
 class Form(NamedTuple):
-    """How PyTorch stores a tensor: under `name`, with our axes in the order `axes` (None: as they
-    are), and without the first axis, of extent 1, if `flat`. A module has only a name."""
+    """How PyTorch stores a tensor: under `name`, with needle's axes in the order `axes` (None:
+    unchanged), and if `flat` without the first axis, of extent 1. A module has only a name."""
 
     name: str
     axes: tuple[int, ...] | None = None
     flat: bool = False
 
     def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """PyTorch's shape of a tensor whose shape is `own` here."""
+        """Return PyTorch's shape of a tensor whose shape is `own` here."""
         own = own if self.axes is None else tuple(own[axis] for axis in self.axes)
         return own[1:] if self.flat else own
 
     def outgoing(self, tensor: Tensor) -> Tensor:
-        """`tensor` in PyTorch's layout; it shares memory."""
+        """Return `tensor` in PyTorch's layout; the result shares its memory."""
         data = tensor.realize_cached_data()
         if self.axes is not None:
             data = data.permute(self.axes)
@@ -41,7 +41,7 @@ class Form(NamedTuple):
         return Tensor(data, requires_grad=False)
 
     def incoming(self, data: NDArray) -> NDArray:
-        """The values of PyTorch's `data` in our layout."""
+        """Return the values of PyTorch's `data` in needle's layout."""
         if self.flat:
             data = data.reshape((1, *data.shape))
         if self.axes is None:
@@ -51,7 +51,8 @@ class Form(NamedTuple):
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` did not find in the values, and what they have besides, by name."""
+    """Names in the module that `load_state_dict` did not find in the values, and names in the
+    values that the module does not have."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -62,7 +63,7 @@ class Entry(NamedTuple):
 
     name: str
     tensor: Tensor
-    form: Form | None  # None: as it is
+    form: Form | None  # None: unchanged
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class HasLayout(Protocol):
-    """A Module, whose tensors have names and layouts in PyTorch."""
+    """A Module that declares PyTorch's names and layouts of its tensors."""
 
     @property
     def torch_unused(self) -> tuple[str, ...]: ...
@@ -79,14 +80,14 @@ class HasLayout(Protocol):
 
 
 def check_layout(owner: str, layout: str) -> None:
-    """ValueError unless `layout` is known."""
+    """Raise ValueError unless `layout` is known."""
     if layout not in LAYOUTS:
         raise ValueError(f"{owner}: layout {layout!r} is not 'needle' or 'torch'")
 
 
 def torch_entries(root: HasLayout) -> tuple[list[Entry], set[str]]:
-    """The tensors of the state by PyTorch's names, a shared one under each; and the names that
-    PyTorch's modules have besides, whose values needle has no use for."""
+    """Return the tensors of the state by PyTorch's names, a shared tensor under each of its names;
+    and the names of PyTorch's tensors that needle does not use."""
     entries: list[Entry] = []
     unused: set[str] = set()
     _add(root, "", {}, (), entries, unused)
@@ -101,8 +102,8 @@ def _add(
     entries: list[Entry],
     unused: set[str],
 ) -> None:
-    """Add what is in `module`, whose path in PyTorch is `prefix`. `claims` are the forms that the
-    modules above declare, by path from here and with full names."""
+    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` are the forms that
+    the modules above declare, by path from this module and with full names."""
     if any(module is each for each in above):
         return
     own = {path: form._replace(name=prefix + form.name) for path, form in _declared(module)}
@@ -126,7 +127,7 @@ def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
 
 
 def stored(name: str, tensor: Tensor) -> Form:
-    """The form of a tensor whose axes PyTorch has as the Parameter says, under `name`."""
+    """Return the form of a tensor under `name`, with the order of axes that a Parameter keeps."""
     axes = tensor._axes if isinstance(tensor, Parameter) else None
     if axes is None or sorted(axes) == list(range(tensor.ndim)):
         return Form(name, axes)
@@ -134,8 +135,8 @@ def stored(name: str, tensor: Tensor) -> Form:
 
 
 def transposed(name: str) -> Form:
-    """The form of a matrix (in, out) that PyTorch has as (out, in)."""
+    """Return the form of a matrix (in, out) that PyTorch has as (out, in)."""
     return Form(name, (1, 0))
 
 
-Layout = Mapping[str, Any]  # Forms, or names alone, by path from the module
+Layout = Mapping[str, Any]  # a Form, or only a name, by path from the module

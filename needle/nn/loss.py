@@ -17,8 +17,7 @@ from .module import Module
 
 
 class SoftmaxLoss(Module):
-    """Mean cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
-    floats."""
+    """The mean cross entropy of logits (N, C) and class numbers (N,), integers or whole floats."""
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if logits.ndim != 2 or y.shape != logits.shape[:1]:
@@ -59,13 +58,13 @@ class WeightedLoss(Loss):
 
 
 class CrossEntropyLoss(WeightedLoss):
-    """Cross entropy of logits (N, C, ...) against class numbers (N, ...), which are integers or
-    whole floats, or against probabilities of the logits' shape; reduction: mean, sum, or none for a
-    loss of shape (N, ...).
+    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), integers or whole floats,
+    or probabilities of the logits' shape. reduction: mean, sum, or none for a loss of shape (N,
+    ...).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
-    `weight` (C,), which may also be the first argument, multiplies each class's losses, rows of
-    class `ignore_index` count nothing, and a mean is divided by the weights that counted.
+    `weight` (C,) multiplies the losses of each class; it may also be the first argument. Rows of
+    class `ignore_index` do not count. A mean is divided by the sum of the counted weights.
 
     >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
     1.3863
@@ -79,7 +78,7 @@ class CrossEntropyLoss(WeightedLoss):
         weight: Tensor | None = None,
         ignore_index: int = -100,
     ) -> None:
-        if isinstance(reduction, Tensor):  # PyTorch has the weights first
+        if isinstance(reduction, Tensor):  # in PyTorch the weights are the first argument
             if weight is not None:
                 raise TypeError("CrossEntropyLoss: weight is given twice, first as reduction")
             reduction, weight = "mean", reduction
@@ -192,8 +191,8 @@ class BCELoss(WeightedLoss):
 
 
 class BCEWithLogitsLoss(WeightedLoss):
-    """Binary cross entropy of logits x and probabilities y of one shape, without overflow, times
-    `weight`; `pos_weight` multiplies y's part. reduction: mean, sum, or none.
+    """The binary cross entropy of logits x and probabilities y of one shape, without overflow,
+    times `weight`; `pos_weight` multiplies the term of y. reduction: mean, sum, or none.
 
     >>> round(nn.BCEWithLogitsLoss()(ndl.zeros(3), ndl.ones(3)).item(), 4)
     0.6931
@@ -215,9 +214,9 @@ class BCEWithLogitsLoss(WeightedLoss):
 
 
 class KLDivLoss(Module):
-    """y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
-    `log_target`); reduction: mean, sum, none, or batchmean, the sum divided by the extent of axis 0
-    (Kullback and Leibler 1951)."""
+    """y * (log(y) - x) for log-probabilities x and probabilities y (with `log_target` y has
+    log-probabilities too). reduction: mean, sum, none, or batchmean, the sum divided by the extent
+    of axis 0 (Kullback and Leibler 1951)."""
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__()
@@ -265,8 +264,8 @@ class CosineEmbeddingLoss(Loss):
 
 class TripletMarginLoss(Loss):
     """max(0, |anchor - positive| - |anchor - negative| + margin) with the p-norm over the last
-    axis; with `swap` the negative's distance from the positive counts if it is smaller. reduction:
-    mean, sum, or none (Balntas et al. 2016)."""
+    axis. With `swap`, |positive - negative| replaces |anchor - negative| where it is smaller.
+    reduction: mean, sum, or none (Balntas et al. 2016)."""
 
     def __init__(
         self,

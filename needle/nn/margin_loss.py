@@ -24,7 +24,7 @@ class HingeEmbeddingLoss(Loss):
 
 
 class MarginRankingLoss(Loss):
-    """max(0, margin - y * (x1 - x2)), where y is 1 if x1 should be the larger one, else -1;
+    """max(0, margin - y * (x1 - x2)), where y is 1 if x1 should be larger than x2, else -1;
     reduction: mean, sum, or none."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
@@ -67,9 +67,9 @@ class MultiMarginLoss(WeightedLoss):
 
 
 class MultiLabelMarginLoss(Loss):
-    """The sum over labels j and over classes i that are no label of max(0, 1 - x[j] + x[i]) / C.
-    The labels are the class numbers y (N, C) of x (N, C) up to the first -1; reduction: mean, sum,
-    or none."""
+    """The sum of max(0, 1 - x[j] + x[i]) / C over all labels j and all classes i that are not
+    labels, for x (N, C). The labels are the class numbers in y (N, C) before the first -1;
+    reduction: mean, sum, or none."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.multilabel_margin_loss(x, y, self.reduction)
@@ -87,9 +87,9 @@ class MultiLabelSoftMarginLoss(WeightedLoss):
 
 
 class PoissonNLLLoss(Loss):
-    """exp(x) - y * x for counts y with the mean exp(x), or without `log_input`
-    x - y * log(x + eps) for those with the mean x. `full` adds Stirling's approximation of
-    log(y!) where y is above 1; reduction: mean, sum, or none."""
+    """exp(x) - y * x for counts y with the mean exp(x). Without `log_input`, x - y * log(x + eps)
+    for counts y with the mean x. `full` adds Stirling's approximation of log(y!) where y is above
+    1; reduction: mean, sum, or none."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class GaussianNLLLoss(Loss):
 
 class TripletMarginWithDistanceLoss(Loss):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is `distance_function`
-    (None: the Euclidean distance); with `swap` the negative's distance from the positive counts if
-    it is smaller. reduction: mean, sum, or none."""
+    (None: the Euclidean distance). With `swap`, d(positive, negative) replaces d(anchor, negative)
+    where it is smaller. reduction: mean, sum, or none."""
 
     def __init__(
         self,

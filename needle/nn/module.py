@@ -19,17 +19,17 @@ from .parameter import Parameter
 class Module(Converting):
     """Base of all modules: assign parameters and sub-modules in `__init__`, define `forward`.
 
-    Parameters and sub-modules are found in attributes, and in lists, tuples and dicts in them.
-    Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not learned.
-    As in PyTorch, an attribute that is a Parameter may be set to a Parameter or None, a Module to a
-    Module or None, and a registered buffer to a Tensor or None: TypeError otherwise.
+    A module finds Parameters and sub-modules in its attributes, and in lists, tuples and dicts in
+    them. Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not
+    learned. As in PyTorch, a Parameter may be replaced by a Parameter or None, a Module by a Module
+    or None, and a registered buffer by a Tensor or None; any other assignment is a TypeError.
     """
 
     training: bool
     torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
     _hooks: tuple[hooks.Hook, ...] = ()
-    _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
-    _parameter_names: frozenset[str] = frozenset()  # which also hold None until there is one
+    _unsaved: frozenset[str] = frozenset()  # buffers that are not part of the state
+    _parameter_names: frozenset[str] = frozenset()  # names of Parameters, also while they are None
     _buffer_names: frozenset[str] = frozenset()
     _torch_axes: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # see Parameter
 
@@ -37,7 +37,7 @@ class Module(Converting):
         self.training = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of the module."""
+        """Return the output of the module."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -71,31 +71,34 @@ class Module(Converting):
     # Contents
 
     def named_modules(self) -> Found[tuple[str, Module]]:
-        """(path, module) of this module ("") and all below it, each once, parents first."""
+        """Return (path, module) pairs of this module ("") and all below it, each once, parents
+        first."""
         return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
 
     def modules(self) -> Found[Module]:
-        """This module and every one below it, each once, parents first."""
+        """Return this module and every one below it, each once, parents first."""
         return Found(module for _, module in self.named_modules())
 
     def modules_below(self) -> Found[Module]:
-        """`modules`, also of a Module with an attribute of that name."""
+        """Return what `modules()` returns, also for a Module with an attribute `modules`."""
         return Module.modules(self)
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
-        """(path, tensor) of every parameter and buffer; a shared one has several paths."""
+        """Return (path, tensor) pairs of all parameters and buffers; a shared tensor appears under
+        each of its paths."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Found[tuple[str, Parameter]]:
-        """(path, parameter), each parameter once; with a `prefix`, before a dot, of every path, and
-        unless `recurse` those alone that are in no module below."""
+        """Return (path, parameter) pairs, each parameter once. A `prefix` and a dot are put before
+        every path. Without `recurse`, parameters of the modules below are left out."""
         found = once(self.named_tensors() if recurse else list(self._contents()), Parameter)
         return Found((f"{prefix}.{path}", item) for path, item in found) if prefix else found
 
     def named_buffers(self) -> Found[tuple[str, Tensor]]:
-        """(path, buffer), each buffer once: tensors that are not learned, saved or not."""
+        """Return (path, buffer) pairs, each buffer once. Buffers are tensors that are not learned;
+        they may be saved or not."""
         tensors = [
             (f"{path}.{name}" if path else name, item)
             for path, module in self.named_modules()
@@ -105,48 +108,49 @@ class Module(Converting):
         return once(tensors, Tensor)
 
     def buffers(self) -> Found[Tensor]:
-        """Every buffer once."""
+        """Return every buffer once."""
         return Found(buffer for _, buffer in self.named_buffers())
 
     def parameters(self, recurse: bool = True) -> Found[Parameter]:
-        """Every parameter once; `recurse` as in `named_parameters`."""
+        """Return every parameter once; `recurse` is that of `named_parameters`."""
         return Found(parameter for _, parameter in self.named_parameters("", recurse))
 
     def _contents(self, unsaved: bool = False) -> Iterator[tuple[str, Any]]:
-        """(path, item) of the tensors of the state and the modules that are directly in this one,
-        or in containers in it; with `unsaved`, of buffers that are not saved as well."""
+        """Yield (path, item) of the state's tensors and the modules that are directly in this
+        module, or in containers in it; with `unsaved`, also of buffers that are not saved."""
         for path, item, _ in walk(self, unsaved=unsaved, below=False):
             if item is not self:
                 yield path, item
 
     def named_children(self) -> Found[tuple[str, Module]]:
-        """(path, module) of the modules directly in this one, each once."""
+        """Return (path, module) pairs of the modules directly in this one, each once."""
         return once(list(self._contents()), Module)
 
     def children(self) -> Found[Module]:
-        """The modules directly in this one, each once."""
+        """Return the modules directly in this one, each once."""
         return Found(module for _, module in self.named_children())
 
     def get_submodule(self, path: str) -> Module:
-        """The module of that path ("" is this one). AttributeError if there is none."""
+        """Return the module at `path` ("" is this module). AttributeError if there is none."""
         found = dict(self.named_modules())
         if path not in found:
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
 
     def get_parameter(self, path: str) -> Parameter:
-        """The parameter of that path. AttributeError if there is none."""
+        """Return the parameter at `path`. AttributeError if there is none."""
         for name, tensor in self.named_tensors():
             if name == path and isinstance(tensor, Parameter):
                 return tensor
         raise AttributeError(f"{type(self).__name__} has no parameter {path!r}")
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Set the attribute `name` to a tensor that is not learned; it moves with the module, and
-        if `persistent` it is saved. None keeps the name for later.
+        """Set the attribute `name` to `tensor`, which is not learned but moves with the module, and
+        is saved if `persistent`. None reserves the name.
 
-        Raises ValueError for a name that is taken, that has a "." or that begins with "_" (then
-        it would not be saved), TypeError for a value that is no Tensor or is a Parameter.
+        Raises ValueError for a name that is taken, has a "." or begins with "_" (a buffer with such
+        a name would not be saved), and TypeError for a value that is not a Tensor or is a
+        Parameter.
         """
         if tensor is not None and (isinstance(tensor, Parameter) or not isinstance(tensor, Tensor)):
             kind = type(tensor).__name__
@@ -161,7 +165,7 @@ class Module(Converting):
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
         """Set the attribute `name` to `parameter`, a Parameter or None. Raises ValueError for a
-        name that is taken or has a ".", TypeError for a value that is no Parameter."""
+        name that is taken or has a ".", TypeError for a value that is not a Parameter."""
         if parameter is not None and not isinstance(parameter, Parameter):
             kind = type(parameter).__name__
             raise TypeError(f"register_parameter: {name!r} is a {kind}, not a Parameter or None")
@@ -170,8 +174,8 @@ class Module(Converting):
         setattr(self, name, parameter)
 
     def add_module(self, name: str, module: Module) -> None:
-        """Set the attribute `name` to a module. Raises ValueError for a name that is taken or has a
-        ".", TypeError for a value that is no Module."""
+        """Set the attribute `name` to `module`. Raises ValueError for a name that is taken or has a
+        ".", TypeError for a value that is not a Module."""
         if not isinstance(module, Module):
             raise TypeError(f"add_module: {name!r} is a {type(module).__name__}, not a Module")
         self._check_new("add_module", name)
@@ -207,18 +211,19 @@ class Module(Converting):
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> hooks.Hook:
-        """Call `hook(module, args)` before each forward; it returns None or other arguments (a
-        tuple, or the only one). With `with_kwargs`, `hook(module, args, kwargs)` returns None or
-        (args, kwargs). The result's `remove` takes the hook off; as a context it does so at its
-        end. Compiled code has the effect that hooks had while tracing."""
+        """Call `hook(module, args)` before each forward. The hook returns None or new arguments (a
+        tuple, or the only argument). With `with_kwargs` the call is `hook(module, args, kwargs)`,
+        which returns None or (args, kwargs). Returns a Hook; its method `remove` removes the hook,
+        and so does the end of a `with` block over it. Compiled code has the effect that hooks had
+        while tracing."""
         return hooks.Hook(self, hook, True, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> hooks.Hook:
         """Call `hook(module, args, output)` after each forward, or with `with_kwargs`
-        `hook(module, args, kwargs, output)`; it returns None or another output. The result is that
-        of `register_forward_pre_hook`.
+        `hook(module, args, kwargs, output)`. The hook returns None or a new output. Returns a Hook,
+        as `register_forward_pre_hook` does.
 
         >>> layer, shapes = nn.Linear(3, 4), []
         >>> with layer.register_forward_hook(lambda module, args, y: shapes.append(y.shape)):
@@ -231,15 +236,16 @@ class Module(Converting):
     # State
 
     def torch_layout(self) -> Layout:
-        """How PyTorch stores what is in this module, where that differs: a `Form` (or only a name)
-        by path from here, for tensors and for modules. Modules below declare their own."""
+        """Return how PyTorch stores the tensors and modules in this module, where it differs from
+        needle: a `Form` (or only a name) by path from this module. Modules below declare their
+        own."""
         return {}
 
     def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
-        """Parameters and buffers by path, detached; they share memory with the module.
+        """Return the parameters and buffers by path, detached; they share memory with the module.
 
-        With layout="torch" the names and shapes are those of PyTorch's modules. ValueError for
-        another layout.
+        With layout="torch" the names and shapes are those of PyTorch's modules. Raises ValueError
+        for another layout.
 
         >>> model = nn.Sequential(nn.Linear(3, 4))
         >>> {name: value.shape for name, value in model.state_dict().items()}
@@ -260,10 +266,10 @@ class Module(Converting):
         module. With layout="torch" they have the names and shapes of PyTorch's modules, as files on
         the Hugging Face Hub do; one name of a shared tensor is then enough.
 
-        ValueError lists every missing and unexpected name (with strict), every wrong shape and
-        dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
-        array or a value that is not an array. On an error nothing changes. Returns the missing and
-        unexpected names, `missing_keys` and `unexpected_keys`.
+        Raises ValueError with a list of every missing and unexpected name (with strict), every
+        wrong shape and dtype, and every pair of names of one tensor with different values. Raises
+        TypeError for a masked array and for a value that is not an array. After an error nothing
+        has changed. Returns the missing and unexpected names, `missing_keys` and `unexpected_keys`.
 
         >>> layer = nn.Linear(2, 1)
         >>> values = {"weight": np.ones((1, 2), "float32"), "bias": np.zeros(1, "float32")}
@@ -271,7 +277,7 @@ class Module(Converting):
         ([], (2, 1))
         """
         if not isinstance(values, Mapping):
-            raise TypeError(f"load_state_dict: a {type(values).__name__} is no dict of tensors")
+            raise TypeError(f"load_state_dict: a {type(values).__name__} is not a dict of tensors")
         check_layout("load_state_dict", layout)
         if layout == "torch":
             entries, unused = torch_entries(self)
@@ -316,13 +322,14 @@ class Module(Converting):
             raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(problems)}")
 
     def train(self, mode: bool = True) -> Module:
-        """Put this module and all below it in train mode (or eval mode). Returns self."""
+        """Put this module and all modules below it in train mode, or in eval mode if `mode` is
+        False. Returns self."""
         for module in self.modules_below():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Put this module and all below it in eval mode. Returns self.
+        """Put this module and all modules below it in eval mode. Returns self.
 
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
         >>> model.training, model[1].training
@@ -331,7 +338,7 @@ class Module(Converting):
         return self.train(False)
 
     def summary(self, *args: Any, **kwargs: Any) -> Any:
-        """See needle/trace/summary.py, which binds this."""
+        """See needle/trace/summary.py, which replaces this method."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -344,7 +351,7 @@ class Module(Converting):
         return f"{type(self).__name__}({self.extra_repr()}{body})"
 
     def extra_repr(self) -> str:
-        """The text that `repr` shows in parentheses."""
+        """Return the text that `repr` shows in parentheses."""
         return ""
 
 
@@ -357,7 +364,7 @@ def _copied(data: NDArray, device: Device) -> NDArray:
 
 
 class Link(NamedTuple):
-    """A record that `holder[key]` was `value` when a search passed through it, after link `before`.
+    """A record that `holder[key]` was `value` when a search passed it, after the link `before`.
 
     Attributes of modules have no links: `replaced` counts their replacements.
     """
@@ -368,7 +375,7 @@ class Link(NamedTuple):
     before: Link | None
 
     def holds(self) -> bool:
-        """Whether `holder[key]` is still `value`."""
+        """Return whether `holder[key]` is still `value`."""
         try:
             return self.holder[self.key] is self.value
         except (LookupError, ValueError):  # ValueError: an unbound closure variable
@@ -382,10 +389,10 @@ def walk(
     unsaved: bool = False,
     below: bool = True,
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """(path, item, last link to it) of modules and tensors, in order of assignment, each module
-    once. With `hidden`, modules appear under all their names, and tensors that are not part of the
-    state appear too; with `unsaved`, of these the registered buffers. Without `below`, what is
-    inside of other modules than `root` does not."""
+    """Yield (path, item, last link to it) of modules and tensors, in order of assignment, each
+    module once. With `hidden`, modules appear under all their names, and tensors that are not part
+    of the state appear too; with `unsaved`, only registered buffers among these tensors appear.
+    Without `below`, the contents of modules other than `root` do not appear."""
     seen: set[int] = set()
     stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]
     while stack:
@@ -421,5 +428,5 @@ def walk(
 
 
 def _hidden(name: str, value: Any) -> bool:
-    """Whether an attribute is a tensor that is not part of the state."""
+    """Return whether an attribute is a tensor that is not part of the state."""
     return name.startswith("_") and isinstance(value, Tensor) and not isinstance(value, Parameter)

@@ -44,7 +44,8 @@ class LayerNorm(Module):
     """Normalize the last axes of x, whose extents are `normalized_shape` (an int is one axis), to
     mean 0 and variance 1, then scale and shift (Ba et al. 2016).
 
-    With elementwise_affine there is a weight of shape normalized_shape, and with bias also a bias.
+    With elementwise_affine the layer has a weight of shape normalized_shape, and with bias also a
+    bias.
 
     >>> nn.LayerNorm(2)(ndl.Tensor([[1.0, 3.0]])).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -80,8 +81,8 @@ class RMSNorm(Module):
     """Divide the last axes of x, whose extents are `normalized_shape` (an int is one axis), by the
     root of their mean square plus eps, then scale (Zhang and Sennrich 2019).
 
-    eps None is the distance from 1 to the next number of x's dtype. With elementwise_affine there
-    is a weight of shape normalized_shape.
+    eps None means the distance from 1 to the next number of x's dtype. With elementwise_affine the
+    layer has a weight of shape normalized_shape.
     """
 
     _parameter_names = frozenset({"weight"})
@@ -135,7 +136,7 @@ class _PerChannel(Module):
         self.bias = Parameter(init.zeros(dim, **where)) if affine else None
         self.running_mean = init.zeros(dim, **where) if track_running_stats else None
         self.running_var = init.ones(dim, **where) if track_running_stats else None
-        # PyTorch counts with any momentum; here only an average over all batches needs the number.
+        # PyTorch always counts the batches; needle needs the count only without a momentum.
         is_counting = track_running_stats and momentum is None
         self.num_batches_tracked = init.zeros(device=device, dtype="int64") if is_counting else None
 
@@ -160,10 +161,10 @@ class BatchNorm1d(_PerChannel):
     Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
     the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
     (ShapeError for a batch of one value per channel). With momentum None the buffers are the
-    averages over all batches so far, whose number is the buffer num_batches_tracked. Eval mode uses
-    the buffers.
-    weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and
-    bias; without track_running_stats there are no buffers, and eval mode is like train mode.
+    averages over all batches so far; the buffer num_batches_tracked counts these batches. Eval mode
+    uses the buffers.
+    weight, bias and the other buffers have shape (dim,). Without `affine` the layer has no weight
+    and no bias. Without track_running_stats it has no buffers, and eval mode is like train mode.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()
@@ -194,14 +195,15 @@ class BatchNorm1d(_PerChannel):
         return F.batch_norm(x, *running, *affine, self.training, self._share(), self.eps)
 
     def _share(self) -> Any:
-        """What a batch counts in the running statistics; with momentum None it is counted."""
+        """Return the weight of a batch in the running statistics. With momentum None, count the
+        batch."""
         if self.momentum is not None:
             return self.momentum
         seen = self.num_batches_tracked
         if seen is None or not self.training or state.recomputing:
             return 0.0
         seen.data = seen.detach() + 1
-        share = 1.0 / seen.detach().astype("float64")  # a tensor, whose value no trace asks for
+        share = 1.0 / seen.detach().astype("float64")  # a tensor, so a trace reads no value
         return share if self.running_mean is None else share.astype(self.running_mean.dtype)
 
 
@@ -223,9 +225,9 @@ class InstanceNorm1d(_PerChannel):
     """Normalize each of the `dim` channels of each sample of (N, dim, L) to mean 0 and variance 1
     (Ulyanov et al. 2016).
 
-    With `affine` weight and bias (dim,) scale and shift. With track_running_stats, train mode
-    updates the buffers running_mean and running_var by the samples' average statistics, as
-    BatchNorm1d does, and eval mode uses them; with momentum None they stay as they are.
+    With `affine`, weight and bias (dim,) scale and shift. With track_running_stats, train mode
+    updates the buffers running_mean and running_var with the samples' average statistics, as
+    BatchNorm1d does, and eval mode uses the buffers. With momentum None the buffers never change.
     """
 
     forms: ClassVar[dict[int, str]] = {3: "(N, dim, L)"}
@@ -267,8 +269,8 @@ class GroupNorm(Module):
     """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
     scale and shift each channel (Wu and He 2018).
 
-    weight and bias have shape (num_channels,); without `affine` there are none. ValueError unless
-    num_groups divides num_channels.
+    weight and bias have shape (num_channels,); without `affine` the layer has neither. ValueError
+    unless num_groups divides num_channels.
     """
 
     _parameter_names = frozenset({"weight", "bias"})
@@ -286,7 +288,7 @@ class GroupNorm(Module):
         super().__init__()
         counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
-            raise ValueError(f"GroupNorm: {num_groups} groups do not divide {num_channels}")
+            raise ValueError(f"GroupNorm: num_groups {num_groups} does not divide {num_channels}")
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = not_negative("GroupNorm", "eps", eps)

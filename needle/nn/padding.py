@@ -26,7 +26,7 @@ class ConstantPad1d(Module):
     def __init__(self, padding: int | Sequence[int], value: float) -> None:
         super().__init__()
         self._set_padding(padding)
-        # Infinities and NaN fill, too.
+        # A float may also be infinite or NaN.
         is_float = isinstance(value, float)
         self.value = value if is_float else finite(type(self).__name__, "value", value)
 
@@ -36,7 +36,7 @@ class ConstantPad1d(Module):
         for width in widths:
             count(name, "padding", width, -(2**31))
         if len(widths) != number:
-            raise ValueError(f"{name}: padding {padding!r} is not an int or {number} of them")
+            raise ValueError(f"{name}: padding {padding!r} is not an int or {number} ints")
         self.padding = widths
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from ..backend_ndarray.dtypes import is_floating
 
 
 class Parameter(Tensor):
-    """A Tensor that is a learned part of a Module: the arguments are those of Tensor. TypeError for
-    integers and bools, which have no gradient, unless `requires_grad` is False.
+    """A Tensor that a Module learns; the arguments are those of Tensor. Integers and bools have no
+    gradient: TypeError unless `requires_grad` is False.
 
-    Under `needle.no_grad()`, `p -= lr * p.grad` and the like write into the Parameter in place.
-    Where gradients are recorded they are a RuntimeError. The result must have the Parameter's
-    shape (ShapeError) and is rounded to its dtype (TypeError for floats into integers).
+    Under `needle.no_grad()`, in-place operators such as `p -= lr * p.grad` write into the
+    Parameter; while gradients are recorded they raise RuntimeError. The result must have the
+    Parameter's shape (ShapeError) and is rounded to its dtype (TypeError for floats into integers).
 
     >>> class Scale(nn.Module):
     ...     def __init__(self):
@@ -28,8 +28,8 @@ class Parameter(Tensor):
     ['scale']
     """
 
-    # The order in which PyTorch stores the axes, or those that it has, of a parameter of a layer;
-    # None if it is not known, which is then this order.
+    # For a parameter of a layer: the axes in the order in which PyTorch stores them, without the
+    # axes that PyTorch does not have. None: PyTorch's order is unknown and taken to be the same.
     __slots__ = ("_axes",)
     _axes: tuple[int, ...] | None
     _is_variable = True

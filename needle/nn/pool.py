@@ -14,12 +14,12 @@ from .module import Module
 
 
 class MaxPool2d(Module):
-    """Largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """The largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
-    With `ceil_mode` a window at the end that is only partly filled counts, too. With
-    `return_indices` the result is a pair, whose second part has the int64 places of these elements
-    in each flattened (H, W).
+    With `ceil_mode`, windows at the end that are only partly filled count too. With
+    `return_indices` the result is a pair: the largest elements, and their int64 places in each
+    flattened (H, W).
 
     >>> nn.MaxPool2d(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 4, 4)
@@ -58,24 +58,25 @@ class MaxPool2d(Module):
 
 
 class MaxPool1d(MaxPool2d):
-    """Largest element of each window: (N, C, L) -> (N, C, length). The arguments are those of
+    """The largest element of each window: (N, C, L) -> (N, C, length). The arguments are those of
     MaxPool2d, with one number each."""
 
     axes = 1
 
 
 class MaxPool3d(MaxPool2d):
-    """Largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
-    arguments are those of MaxPool2d, ints or three numbers."""
+    """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
+    arguments are those of MaxPool2d, with ints or three numbers."""
 
     axes = 3
 
 
 class AvgPool2d(Module):
-    """Mean of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are those of MaxPool2d. Padding counts as zeros, or
-    not at all without `count_include_pad`. `divisor_override`: see nn.functional.avg_pool2d.
+    kernel_size, stride, padding and ceil_mode are those of MaxPool2d. Padding counts as zeros;
+    without `count_include_pad` it does not count. nn.functional.avg_pool2d explains
+    `divisor_override`.
     """
 
     axes: ClassVar[int] = 2
@@ -116,8 +117,8 @@ class AvgPool2d(Module):
 
 
 class AvgPool1d(AvgPool2d):
-    """Mean of each window: (N, C, L) -> (N, C, length). Otherwise like AvgPool2d, with one number
-    where that has pairs, and without divisor_override."""
+    """The mean of each window: (N, C, L) -> (N, C, length). Otherwise like AvgPool2d, with single
+    numbers instead of pairs, and without divisor_override."""
 
     axes = 1
 
@@ -133,14 +134,15 @@ class AvgPool1d(AvgPool2d):
 
 
 class AvgPool3d(AvgPool2d):
-    """Mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise like
-    AvgPool2d, with ints or three numbers where that has pairs."""
+    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise like
+    AvgPool2d, with three numbers instead of pairs."""
 
     axes = 3
 
 
 def _check(name: str, axes: int, *window: Any) -> None:
-    """TypeError or ValueError unless kernel, stride, padding and dilation are `axes` numbers."""
+    """Raise TypeError or ValueError unless kernel, stride, padding and dilation are `axes`
+    numbers."""
     if axes == 2:
         as_window(name, *window)
         return
@@ -151,8 +153,8 @@ def _check(name: str, axes: int, *window: Any) -> None:
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means of windows that divide rows and columns into `output_size`, an int or a pair, where
-    None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
+    """The means of windows that divide rows and columns into `output_size` parts, an int or a pair,
+    in which None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -166,7 +168,7 @@ class AdaptiveAvgPool2d(Module):
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
-    """Means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    """The means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
     output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -174,23 +176,23 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
 
 
 class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
-    """Largest elements of windows that divide rows and columns into `output_size`, an int or a
-    pair, where None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
+    """The largest elements of windows that divide rows and columns into `output_size` parts, an int
+    or a pair, in which None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_max_pool2d(x, self.output_size)
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
-    """Means of windows that divide planes, rows and columns into `output_size`, an int or three
-    numbers, where None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
+    """The means of windows that divide planes, rows and columns into `output_size` parts, an int or
+    three numbers, in which None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_avg_pool3d(x, self.output_size)
 
 
 class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
-    """Largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    """The largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
     output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -198,16 +200,17 @@ class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
 
 
 class AdaptiveMaxPool3d(AdaptiveAvgPool2d):
-    """Largest elements of windows that divide planes, rows and columns into `output_size`, an int
-    or three numbers, where None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
+    """The largest elements of windows that divide planes, rows and columns into `output_size`
+    parts, an int or three numbers, in which None keeps the extent: (N, C, D, H, W) -> (N, C,
+    *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_max_pool3d(x, self.output_size)
 
 
 class LPPool2d(Module):
-    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, H, W) -> (N, C, rows,
-    columns). kernel_size, stride and ceil_mode are those of MaxPool2d."""
+    """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, H, W) -> (N, C, rows, columns).
+    kernel_size, stride and ceil_mode are those of MaxPool2d."""
 
     axes: ClassVar[int] = 2
 
@@ -230,22 +233,22 @@ class LPPool2d(Module):
 
 
 class LPPool1d(LPPool2d):
-    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length).
-    Otherwise like LPPool2d."""
+    """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length). Otherwise
+    like LPPool2d."""
 
     axes = 1
 
 
 class LPPool3d(LPPool2d):
-    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, D, H, W) -> (N, C,
-    planes, rows, columns). Otherwise like LPPool2d."""
+    """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, D, H, W) -> (N, C, planes,
+    rows, columns). Otherwise like LPPool2d."""
 
     axes = 3
 
 
 class PixelShuffle(Module):
-    """(N, C r r, H, W) -> (N, C, H r, W r) with r = upscale_factor: r r channels become a square of
-    pixels (Shi et al. 2016)."""
+    """(N, C r r, H, W) -> (N, C, H r, W r) with r = upscale_factor: r * r channels become a square
+    of pixels (Shi et al. 2016)."""
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -287,7 +290,7 @@ class Upsample(Module):
     ) -> None:
         super().__init__()
         if (size is None) == (scale_factor is None):
-            raise ValueError(f"{type(self).__name__}: give size or scale_factor, one of them")
+            raise ValueError(f"{type(self).__name__}: give either size or scale_factor")
         self.size, self.scale_factor = size, scale_factor
         self.mode, self.align_corners = mode, align_corners
         self.recompute_scale_factor = recompute_scale_factor
@@ -308,7 +311,7 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Upsample of (N, C, H, W) to `size` or by `scale_factor`, by the nearest element."""
+    """Upsample for (N, C, H, W), to `size` or by `scale_factor`, by the nearest element."""
 
     def __init__(
         self,
@@ -319,8 +322,8 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Upsample of (N, C, H, W) to `size` or by `scale_factor`, bilinear, where the centres of the
-    corners stay in place."""
+    """Upsample for (N, C, H, W), to `size` or by `scale_factor`, bilinear; the centres of the
+    corner elements stay in place."""
 
     def __init__(
         self,

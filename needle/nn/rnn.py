@@ -1,7 +1,7 @@
 """Recurrent layers over whole sequences: RNN, LSTM and GRU.
 
-As in PyTorch, each layer reads the one below it; a bidirectional layer also reads the sequence
-backwards, with cells of its own, and concatenates both outputs.
+As in PyTorch, each layer reads the outputs of the layer below it. A bidirectional layer also reads
+the sequence backwards, with its own cells, and concatenates both outputs.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class _Recurrent(Module):
             setattr(self, f"{self.kind}_cells_reverse", [cell(size) for size in sizes])
 
     def layers(self) -> list[list[Cell]]:
-        """The cells of each layer: one, or the forward and the backward one."""
+        """Return the cells of each layer: one cell, or a forward and a backward cell."""
         forward = getattr(self, f"{self.kind}_cells")
         backward = [getattr(self, f"{self.kind}_cells_reverse")] if self.bidirectional else []
         return [list(cells) for cells in zip(forward, *backward, strict=True)]
 
     def flatten_parameters(self) -> None:
-        """Does nothing: weights need no common memory here."""
+        """Do nothing: in needle the weights need no common memory."""
 
     def torch_layout(self) -> Layout:
         forms: dict[str, Form] = {}
@@ -71,12 +71,12 @@ class _Recurrent(Module):
         return forms
 
     def _run(self, X: Tensor, *states: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The outputs of the last layer, and the states after the last step of each layer and
-        direction, each (layers * directions, bs, hidden_size)."""
+        """Return the outputs of the last layer, and the states after the last step of each layer
+        and direction, each (layers * directions, bs, hidden_size)."""
         first = self.layers()[0][0]
         if self.batch_first:
             if X.ndim != 3:
-                first.check_input(X, 3)  # which refuses it
+                first.check_input(X, 3)  # raises the error
             X = ops.transpose(X, (0, 1))
         _check_sequence(first, X)
         layers = self.layers()
@@ -97,7 +97,7 @@ class _Recurrent(Module):
         return X, tuple(ops.stack(kept, 0) for kept in last)
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        """(outputs of all steps, states after the last) of one cell over X."""
+        """Return (outputs of all steps, states after the last) of one cell over X."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -116,7 +116,7 @@ class RNN(_Recurrent):
     """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`.
 
     input_size, hidden_size and nonlinearity are those of RNNCell. Sequences are (seq_len, bs,
-    input_size), or with `batch_first` (bs, seq_len, input_size); `forward` has the other shapes.
+    input_size), or with `batch_first` (bs, seq_len, input_size); `forward` lists all other shapes.
     With `bidirectional`, a layer has a second cell, in `rnn_cells_reverse`, that reads the sequence
     backwards. In train mode `dropout` drops outputs of all layers but the last.
     """
@@ -147,7 +147,8 @@ class RNN(_Recurrent):
         """X (seq_len, bs, input_size), or (bs, seq_len, input_size) with batch_first; h0
         (num_layers, bs, hidden_size) or None for zeros -> output (seq_len, bs, hidden_size) of the
         last layer, h_n (num_layers, bs, hidden_size). If bidirectional, output has 2 * hidden_size
-        features, and the states have num_layers * 2 rows: forward and backward of each layer."""
+        features, and the states have num_layers * 2 rows: for each layer the forward state, then
+        the backward state."""
         X, (last,) = self._run(X, h0)
         return X, last
 
@@ -251,17 +252,17 @@ class LSTM(_Recurrent):
 def _check_sequence(cell: Cell, X: Tensor) -> None:
     cell.check_input(X, 3)
     if X.shape[0] == 0:
-        raise ShapeError(f"{type(cell).__name__}: X of shape {X.shape} is a sequence of no steps")
+        raise ShapeError(f"{type(cell).__name__}: X {X.shape} has no steps; give at least one")
 
 
 def _states(cells: list[Cell], X: Tensor, state: Tensor | None) -> list[Tensor]:
-    """The initial state of each cell."""
+    """Return the initial state of each cell."""
     if state is None:
         return [cell.zero_state(X) for cell in cells]
     expected = (len(cells), X.shape[1], cells[0].hidden_size)
     if state.shape != expected:
         raise ShapeError(
-            f"{type(cells[0]).__name__}: an initial state of shape {state.shape}; it must be "
+            f"{type(cells[0]).__name__}: the initial state has shape {state.shape}; it must be "
             f"{expected}"
         )
     return list(ops.split(state, 0))

@@ -25,7 +25,7 @@ _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
 class _Layer(Module):
-    """Base of both layers: the feed-forward block and the norms, whose names are PyTorch's."""
+    """Base of both layers: the feed-forward block and the norms, with PyTorch's names."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class _Layer(Module):
     norms: int
 
     def _added(self, number: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """x plus the dropped result of a block; the norm comes before it or after the sum."""
+        """Return x plus the result of `block` after dropout, with the norm before the block or
+        after the sum."""
         norm, dropout = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
         if self.norm_first:
             return x + dropout(block(norm(x)))
@@ -83,9 +84,9 @@ class TransformerEncoderLayer(_Layer):
     """Self-attention and a feed-forward block of one hidden layer (dim_feedforward), each added to
     its input: (T, B, d_model), or (B, T, d_model) with batch_first -> the same.
 
-    The attention has `nhead` heads, and the norms the eps `layer_norm_eps`. The norms come after
-    the sums, or with norm_first before the blocks. `activation` is "relu", "gelu" or a function;
-    `bias` applies to all linear layers and norms.
+    The attention has `nhead` heads. The norms, with the eps `layer_norm_eps`, come after the sums,
+    or with norm_first before the blocks. `activation` is "relu", "gelu" or a function. `bias`
+    applies to all linear layers and norms.
 
     >>> layer = nn.TransformerEncoderLayer(16, nhead=4, dim_feedforward=32, batch_first=True)
     >>> layer(ndl.zeros(2, 5, 16)).shape
@@ -112,7 +113,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to `memory` and a feed-forward block, each added to its input; the
+    """Self-attention, attention to `memory` and a feed-forward block, each added to its input. The
     arguments are those of TransformerEncoderLayer."""
 
     norms = 3
@@ -146,20 +147,20 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _attended(attention: Module, x: Tensor, memory: Tensor, **options: Any) -> Tensor:
-    """The result of x's attention to `memory`. The options are keywords, as in PyTorch's layers, so
-    that a forward pre-hook with kwargs can ask for the weights."""
+    """Return the result of x's attention to `memory`. The options are passed as keywords, as in
+    PyTorch's layers, so that a forward pre-hook with kwargs can request the weights."""
     result: Tensor = attention(x, memory, memory, **options, need_weights=False)[0]
     return result
 
 
 class _Stack(Module):
-    """Base of encoder and decoder: `num_layers` new layers like `layer`, and a last norm."""
+    """Base of encoder and decoder: `num_layers` copies of `layer`, and an optional final norm."""
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
         name = type(self).__name__
         if not isinstance(layer, _Layer):
-            raise TypeError(f"{name}: the layer is a {type(layer).__name__}, not one of its layers")
+            raise TypeError(f"{name}: layer is a {type(layer).__name__}, not a Transformer layer")
         self.num_layers = count(name, "num_layers", num_layers)
         # As in PyTorch, all layers begin with the same weights.
         self.layers = ModuleList([copy.deepcopy(layer) for _ in range(num_layers)])
@@ -170,7 +171,7 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """`num_layers` copies of `encoder_layer`, one after the other, and a norm if given."""
+    """`num_layers` copies of `encoder_layer`, one after the other, and an optional final `norm`."""
 
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(encoder_layer, num_layers, norm)
@@ -182,7 +183,7 @@ class TransformerEncoder(_Stack):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """src, mask (its src_mask), src_key_padding_mask and is_causal are those of
+        """src, mask (the layer's src_mask), src_key_padding_mask and is_causal are those of
         TransformerEncoderLayer."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
@@ -190,7 +191,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """`num_layers` copies of `decoder_layer`, one after the other, and a norm if given."""
+    """`num_layers` copies of `decoder_layer`, one after the other, and an optional final `norm`."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
@@ -205,10 +206,10 @@ class TransformerDecoder(_Stack):
 
 class RotaryEmbedding(Module):
     """x (..., length, features) with pairs of its first `dim` features turned by angles that grow
-    with their positions (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
+    with the position (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
 
-    `dim` is even (ValueError otherwise); base and traditional are those of that function. Positions
-    count from the `offset` of the call.
+    `dim` is even (ValueError otherwise); base and traditional are those of rotary_embedding.
+    Positions count from the `offset` of the call.
     """
 
     def __init__(self, dim: int, base: float = 10000.0, traditional: bool = False) -> None:
@@ -299,10 +300,10 @@ class TransformerLayer(Module):
 
 class Transformer(Module):
     """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
-    layers' arguments are those of TransformerLayer.
+    arguments for the layers are those of TransformerLayer.
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
-    `sequence_len`. h has no meaning: it is returned unchanged (None: zeros like x), so that a
+    `sequence_len`. h is not used: it is returned unchanged (None: zeros like x), so that a
     Transformer can replace an RNN. ShapeError if x does not fit.
     """
 

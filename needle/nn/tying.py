@@ -1,7 +1,7 @@
 """Weight tying: a Linear and an Embedding that share one Parameter.
 
-The Parameter keeps the layout of the layer that made it, (in, out) of a Linear or (count, dim) of
-an Embedding. The other layer, which has these axes exchanged, reads it transposed.
+The Parameter keeps the layout of the layer that made it: (in, out) for a Linear, (count, dim) for
+an Embedding. The other layer, in which these axes are exchanged, reads it transposed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from .parameter import Parameter
 
 
 class Tying(Module):
-    """Base of Linear and Embedding: the weight of either may be assigned to the other."""
+    """Base of Linear and Embedding: the weight of either class may be assigned to the other."""
 
-    _is_transposed = False  # whether the weight is that of the other kind of layer
+    _is_transposed = False  # whether the weight was made by a layer of the other class
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

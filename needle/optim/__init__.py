@@ -1,11 +1,11 @@
 """Optimizers, which update parameters in place from the gradients that `backward` computed;
 learning rate schedules; limits for gradients; moving averages of weights.
 
-`params` are Tensors or groups of them, as Optimizer says; `lr` is the learning rate. A schedule
-sets that of its `optimizer`: after `steps` calls of its `step` it is base_lr times a factor.
-`last_epoch` resumes a schedule, as `Schedule` says. In formulas p is a parameter, grad its gradient
-and step the number of the step, from 1 on. With `maximize`, grad is negated first, so that steps go
-up.
+`params` are Tensors or groups of Tensors (see Optimizer); `lr` is the learning rate. A schedule
+sets the learning rate of its `optimizer`: after `steps` calls of the schedule's `step` the rate is
+base_lr times a factor. `last_epoch` resumes a schedule (see Schedule). In formulas p is a
+parameter, grad its gradient and step the number of the step, counted from 1. With `maximize`, grad
+is negated first, so that steps go up.
 """
 
 from ..common.keywords import name_constructors

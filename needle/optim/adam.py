@@ -16,12 +16,12 @@ _RULE = remembered(AdamUpdate)
 
 class Adam(Optimizer):
     """m, v = moving averages of g and g * g, where g = grad + weight_decay * p;
-    p -= lr * m' / (sqrt(v') + eps), where m', v' are divided by 1 - beta ** step if
-    `bias_correction`, and step counts this parameter's. `betas` is the pair (beta1, beta2), which
-    may also be given by these names.
+    p -= lr * m' / (sqrt(v') + eps), where m', v' are m, v, divided by 1 - beta ** step if
+    `bias_correction`; step counts the steps of this parameter. `betas` is the pair (beta1, beta2);
+    the keywords beta1 and beta2 may replace it.
 
-    With `amsgrad`, the largest v so far takes the place of v in the step (Reddi et al. 2018). With
-    `maximize`, grad is negated first. With `decoupled_weight_decay` it is AdamW.
+    With `amsgrad`, the step uses the largest v so far (Reddi et al. 2018). With `maximize`, grad is
+    negated first. With `decoupled_weight_decay` the optimizer is AdamW.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = ndl.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.99))
@@ -79,8 +79,8 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, which is not added to the gradient: p -= lr * weight_decay
-    * p before each step (Loshchilov and Hutter 2019). The other arguments are those of Adam.
+    """Adam with decoupled weight decay: p -= lr * weight_decay * p before each step, and nothing is
+    added to the gradient (Loshchilov and Hutter 2019). The other arguments are those of Adam.
 
     >>> weight, bias = nn.Linear(2, 1).parameters()
     >>> groups = [{"params": [weight]}, {"params": [bias], "weight_decay": 0.0}]

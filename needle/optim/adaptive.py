@@ -1,4 +1,4 @@
-"""Optimizers that scale each step by the gradients before it."""
+"""Optimizers that scale each step by the earlier gradients."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Adadelta(Optimizer):
 
 
 class _OfAdam(Optimizer):
-    """Base of relatives of Adam, whose common options these are."""
+    """Base of the relatives of Adam, with their common options."""
 
     checks: ClassVar[dict[str, Check]] = {
         "beta1": fraction,
@@ -221,11 +221,11 @@ class Adamax(_OfAdam):
 
 
 class NAdam(_OfAdam):
-    """Adam with Nesterov's momentum, whose share in step t is mu(t) = beta1 * (1 - 0.96 ** (t *
-    momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is (beta1, beta2)
-    and `eps` is added to the root of the second moments.
+    """Adam with Nesterov's momentum. The share of the momentum in step t is mu(t) = beta1 * (1 -
+    0.96 ** (t * momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is
+    (beta1, beta2); `eps` is added to the root of the second moments.
 
-    With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
+    With `decoupled_weight_decay`, p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.
     """
 
@@ -271,12 +271,12 @@ class NAdam(_OfAdam):
 
 
 class RAdam(_OfAdam):
-    """Adam whose step is rectified: in the first steps, where the variance of 1 / sqrt(v) is not
-    defined, p -= lr * m / (1 - beta1 ** step), and later Adam's step times sqrt(the least such
-    variance / that of this step) (Liu et al. 2020). `betas` is (beta1, beta2) and `eps` is added to
-    sqrt(v).
+    """Adam with rectified steps. In the first steps the variance of 1 / sqrt(v) is not defined, and
+    p -= lr * m / (1 - beta1 ** step). Later steps are Adam's, times sqrt(the least variance of 1 /
+    sqrt(v) / its variance at this step) (Liu et al. 2020). `betas` is (beta1, beta2); `eps` is
+    added to sqrt(v).
 
-    With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
+    With `decoupled_weight_decay`, p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.
     """
 
@@ -309,14 +309,14 @@ class RAdam(_OfAdam):
 
 
 class Adafactor(Optimizer):
-    """Adam without momentum whose second moments are kept as one number for each row and column of
+    """Adam without momentum that keeps the second moments as one number for each row and column of
     the last two axes (Shazeer and Stern 2018), as in PyTorch.
 
-    With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g, of which matrices keep the
-    means of rows and of columns; d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
+    With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g (for a matrix the means of its
+    rows and of its columns are kept); d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
     max(1, rms(d') / d), where d >= 1 and lr' = max(eps2, rms(p)) * min(lr, 1 / sqrt(step)).
-    `eps` is (eps1, eps2): eps1, the least mean of the rows' means, is by default the distance from
-    1 to the next number. With `maximize`, grad is negated first.
+    `eps` is (eps1, eps2). eps1 is a lower bound of the mean of the rows' means; None means the
+    distance from 1 to the next number. With `maximize`, grad is negated first.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -368,7 +368,7 @@ class Adafactor(Optimizer):
 
 
 class _AdafactorStep(NamedTuple):
-    """A step of one parameter, as `ops.Update` has them."""
+    """The step of one parameter, with the interface of `ops.Update`."""
 
     eps1: float | None
     beta2_decay: float
@@ -378,7 +378,7 @@ class _AdafactorStep(NamedTuple):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names; a parameter has v, or rows and columns."""
+        """The names of the state's arrays; a parameter has v, or rows and columns."""
         return "v", "rows", "columns"
 
     def update(
@@ -404,12 +404,12 @@ class _AdafactorStep(NamedTuple):
 
 
 def _larger(a: float, b: float) -> float:
-    """The larger of two numbers, NaN if b is, which `max` would leave to their order."""
+    """Return the larger of two numbers, or NaN if b is NaN (with `max` the order would decide)."""
     return b if b != b else max(a, b)
 
 
 def _move(average: NDArray, value: NDArray, share: float) -> None:
-    """average += share * (value - average), in place."""
+    """Do average += share * (value - average), in place."""
     write(average, average + (value - average) * share)
 
 

@@ -1,4 +1,4 @@
-"""Limits for gradients, as nn.utils has them, with needle's names and results."""
+"""Limits for gradients: the functions of nn.utils, with needle's names and results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def clip_grad_norm(
     """Scale the gradients of `params` so that their joint norm, (sum of |g| ** norm_type) ** (1 /
     norm_type) or the largest |g| for inf, is at most `max_norm`.
 
-    Returns the norm before scaling, in a trace as a Tensor. ValueError for a negative max_norm or a
-    norm_type that is not above 0; with `error_if_nonfinite`, RuntimeError for a norm that is
-    infinite or NaN, before any gradient changes (a TraceError while tracing).
+    Returns the norm before scaling; in a trace the norm is a Tensor. Raises ValueError for a
+    negative max_norm or a norm_type that is not above 0. With `error_if_nonfinite`, raises
+    RuntimeError for a norm that is infinite or NaN, before any gradient changes (a TraceError while
+    tracing).
 
     >>> p = ndl.Tensor([3.0, 4.0])
     >>> (p * p / 2).sum().backward()

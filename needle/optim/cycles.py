@@ -1,4 +1,4 @@
-"""Schedules of several phases, and one that watches a metric."""
+"""Schedules of several phases, and a schedule that watches a metric."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..errors import TraceError
 from .optimizer import Optimizer
 from .schedules import Schedule, groups_of, per_group
 
-Phase = tuple[float, str, str]  # its end, and the levels that it goes from and to
+Phase = tuple[float, str, str]  # the end of the phase, and its first and last level
 
 
 class _Cycle(Schedule):
     """Base of schedules that also move the optimizer's momentum or beta1."""
 
     _is_absolute = True
-    _momentum_name: str | None = None  # None: it stays
+    _momentum_name: str | None = None  # None: the momentum does not change
 
     def _take_momenta(self, optimizer: Any, base_momentum: Any, max_momentum: Any) -> None:
-        """Keep the bounds, which may be lists. ValueError for an optimizer without momentum."""
+        """Store the bounds, which may be lists. ValueError for an optimizer without momentum."""
         name = type(self).__name__
         self._momenta = [
             per_group(name, what, value, optimizer, fraction)
@@ -32,7 +32,7 @@ class _Cycle(Schedule):
         known = [n for n in ("momentum", "beta1") if hasattr(optimizer, n)]
         if not known:
             kind = type(optimizer).__name__
-            raise ValueError(f"{name}: cycle_momentum needs an optimizer with one, not {kind}")
+            raise ValueError(f"{name}: cycle_momentum needs an optimizer with momentum, not {kind}")
         self._momentum_name = known[0]
 
     def _check_fixed(self, where: str) -> None:
@@ -40,7 +40,7 @@ class _Cycle(Schedule):
         if self._momentum_name is not None:
             raise TraceError(
                 f"tracing: {where} steps a {type(self).__name__} that changes the optimizer's "
-                f"{self._momentum_name}, which compiled code fixes: make it with "
+                f"{self._momentum_name}, which compiled code fixes: make the schedule with "
                 f"cycle_momentum=False, or step it outside{user_line()}"
             )
 
@@ -63,15 +63,15 @@ class _Cycle(Schedule):
 
 class OneCycleLR(_Cycle):
     """The learning rate rises from max_lr / div_factor to max_lr within the share pct_start of
-    total_steps, and falls to max_lr / div_factor / final_div_factor until their end (Smith and
-    Topin 2018). It stays there.
+    total_steps, then falls to max_lr / div_factor / final_div_factor until the end of total_steps
+    (Smith and Topin 2018), and stays there.
 
-    total_steps may be given as epochs * steps_per_epoch. Each phase follows a cosine, or a line
-    (`anneal_strategy` "cos" or "linear"). With three_phase it falls to the first rate as long as it
-    rose, and to the last rate in what remains. With cycle_momentum the optimizer's momentum (or
-    beta1) falls from max_momentum to base_momentum and rises again. max_lr and the momenta may be
-    lists, with a value for each group. ValueError for numbers that make no sense, or an optimizer
-    without momentum.
+    epochs * steps_per_epoch may replace total_steps. Each phase follows a cosine or a line
+    (`anneal_strategy` "cos" or "linear"). With three_phase the rate falls to the first rate in as
+    many steps as it rose, and to the last rate in the remaining steps. With cycle_momentum the
+    optimizer's momentum (or beta1) falls from max_momentum to base_momentum and rises again. max_lr
+    and the momenta may be lists, with a value for each group. ValueError for numbers out of range,
+    or an optimizer without momentum.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class OneCycleLR(_Cycle):
         return self._at(steps, {"low": high, "top": low, "last": high})
 
     def _at(self, steps: Any, levels: Mapping[str, float]) -> float:
-        """The value after `steps` steps that has these levels."""
+        """Return the value after `steps` steps of a schedule with these levels."""
         begin, phase = 0.0, self._phases[0]
         for phase in self._phases:
             if steps <= phase[0] or phase is self._phases[-1]:
@@ -143,14 +143,14 @@ class OneCycleLR(_Cycle):
 
 class CyclicLR(_Cycle):
     """The learning rate rises linearly from base_lr to max_lr within step_size_up steps and falls
-    back within step_size_down (None: as many), again and again (Smith 2017).
+    back within step_size_down steps (None: as many), again and again (Smith 2017).
 
-    The height of a cycle is that of the first times scale_fn(number of the cycle, from 1 on), or
-    with scale_mode "iterations" scale_fn(steps). Without scale_fn, `mode` decides: "triangular" is
-    1, "triangular2" halves it each cycle, "exp_range" is gamma ** steps. With cycle_momentum the
-    optimizer's momentum (or beta1) moves from max_momentum to base_momentum and back. The rates and
-    momenta may be lists, with a value for each group. ValueError for numbers that make no sense, or
-    an optimizer without momentum.
+    The height max_lr - base_lr is multiplied by scale_fn(number of the cycle, counted from 1), or
+    with scale_mode "iterations" by scale_fn(steps). Without scale_fn, `mode` gives the factor:
+    "triangular" is 1, "triangular2" halves it each cycle, "exp_range" is gamma ** steps. With
+    cycle_momentum the optimizer's momentum (or beta1) moves from max_momentum to base_momentum and
+    back. The rates and momenta may be lists, with a value for each group. ValueError for numbers
+    out of range, or an optimizer without momentum.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CyclicLR(_Cycle):
         super().__init__(optimizer, last_epoch, split=several)
 
     def _height(self, steps: Any) -> float:
-        """The share of the way from the lower to the upper bound."""
+        """Return the share of the way from the lower to the upper bound."""
         size = self.step_size_up + self.step_size_down
         cycle = math.floor(1 + steps / size)
         x, rise = 1.0 + steps / size - cycle, self.step_size_up / size
@@ -209,9 +209,10 @@ class CyclicLR(_Cycle):
 
 
 class CosineAnnealingWarmRestarts(Schedule):
-    """The learning rate falls by half a cosine from base_lr to eta_min within T_0 steps and begins
-    anew, each time for T_mult times as many steps (Loshchilov and Hutter 2017). `step(epoch)` goes
-    to a place that need not be a whole number, such as epoch + batch / batches."""
+    """The learning rate falls by half a cosine from base_lr to eta_min within T_0 steps, then
+    starts again; each fall takes T_mult times as many steps as the one before (Loshchilov and
+    Hutter 2017). `step(epoch)` goes to an epoch that need not be a whole number, such as epoch +
+    batch / batches."""
 
     _is_absolute = True
 
@@ -245,9 +246,9 @@ class CosineAnnealingWarmRestarts(Schedule):
 
 
 class SequentialLR(Schedule):
-    """One schedule of `schedulers` after the other: number i begins, at its own step 0, when
-    milestones[i - 1] steps are done. All must be of `optimizer`. ValueError unless there is one
-    milestone fewer, in ascending order."""
+    """The schedules in `schedulers`, one after the other: schedule i begins, at its own step 0,
+    when milestones[i - 1] steps are done. All must belong to `optimizer`. ValueError unless there
+    is one milestone less than schedulers, in ascending order."""
 
     _is_absolute = True
 
@@ -262,8 +263,8 @@ class SequentialLR(Schedule):
         ascending = [count("SequentialLR", "milestones", m) for m in milestones]
         if len(ascending) != len(schedulers) - 1 or ascending != sorted(set(ascending)):
             raise ValueError(
-                f"SequentialLR: {len(schedulers)} schedulers need as many milestones less one, "
-                f"ascending, not {list(milestones)}"
+                f"SequentialLR: {len(schedulers)} schedulers need one milestone less, in ascending "
+                f"order, not {list(milestones)}"
             )
         self.milestones = ascending
         super().__init__(optimizer, last_epoch)
@@ -275,46 +276,48 @@ class SequentialLR(Schedule):
 
 
 class ChainedScheduler:
-    """Several schedules, `schedulers`, that step together, each from the rate that the one before
-    has set. They must be of one optimizer, `optimizer` if it is given: ValueError otherwise."""
+    """Several schedules, `schedulers`, that step together; each one starts from the rate that the
+    schedule before it has set. ValueError unless all belong to one optimizer, to `optimizer` if it
+    is given."""
 
     def __init__(self, schedulers: Sequence[Schedule], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
-            raise ValueError("ChainedScheduler: schedulers are none")
+            raise ValueError("ChainedScheduler: schedulers is empty; give at least one")
         of = getattr(schedulers[0], "optimizer", None) if optimizer is None else optimizer
         self.schedulers = _of_one("ChainedScheduler", schedulers, of)
         self.optimizer = self.schedulers[0].optimizer
 
     def step(self) -> None:
-        """Advance all of them by one step (or epoch)."""
+        """Advance all schedules by one step (or epoch)."""
         for schedule in self.schedulers:
             schedule.step()
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return self.schedulers[-1].get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """{"schedulers": [the state_dict of each]}."""
+        """Return {"schedulers": [the state_dict of each]}."""
         return {"schedulers": [schedule.state_dict() for schedule in self.schedulers]}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take over `values`, a `state_dict`. ValueError for anything else."""
         states = values.get("schedulers") if isinstance(values, Mapping) else None
         if not isinstance(states, (list, tuple)) or len(states) != len(self.schedulers):
-            raise ValueError("load_state_dict: ChainedScheduler: not what state_dict gives")
+            raise ValueError("load_state_dict: ChainedScheduler: not a result of state_dict")
         for schedule, state in zip(self.schedulers, states, strict=True):
             schedule.load_state_dict(state)
 
 
 def _of_one(owner: str, schedulers: Sequence[Any], optimizer: Any) -> list[Schedule]:
-    """The schedulers. TypeError for one that is no Schedule, ValueError for another optimizer's."""
+    """Return the schedulers. TypeError for an item that is not a Schedule, ValueError for a
+    schedule of another optimizer."""
     for i, each in enumerate(schedulers):
         if not isinstance(each, Schedule):
             kind = type(each).__name__
             raise TypeError(f"{owner}: schedulers[{i}] is a {kind}, not a Schedule")
         if each.optimizer is not optimizer:
-            raise ValueError(f"{owner}: schedulers[{i}] is of another optimizer")
+            raise ValueError(f"{owner}: schedulers[{i}] belongs to another optimizer")
     return list(schedulers)
 
 
@@ -322,9 +325,9 @@ class ReduceLROnPlateau:
     """Multiplies the learning rate of each group by `factor` when the metric given to `step` has
     not improved for more than `patience` steps; then waits for `cooldown` steps.
 
-    `mode` says whether a metric improves by becoming smaller ("min") or larger ("max"), and
-    `threshold` by how much: as a share of the best ("rel") or itself ("abs", threshold_mode). No
-    rate falls below min_lr or changes by less than eps.
+    `mode` says whether a metric improves by becoming smaller ("min") or larger ("max").
+    `threshold` is the least improvement: a share of the best metric, or with threshold_mode "abs"
+    an absolute number. No rate falls below min_lr or changes by less than eps.
     """
 
     def __init__(
@@ -355,11 +358,11 @@ class ReduceLROnPlateau:
         self.eps = not_negative(name, "eps", eps)
         self.best = math.inf if mode == "min" else -math.inf
         self.bad_steps = 0
-        self.waiting = 0  # steps of the cooldown that remain
+        self.waiting = 0  # remaining steps of the cooldown
         self.steps = 0
 
     def step(self, metrics: Any) -> None:
-        """Advance by one step (or epoch) whose metric is `metrics`, a number or a Tensor of one
+        """Advance by one step (or epoch) with the metric `metrics`, a number or a Tensor of one
         element."""
         value = float(metrics)
         self.steps += 1
@@ -384,17 +387,18 @@ class ReduceLROnPlateau:
         return value < self.best - least if self.mode == "min" else value > self.best + least
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on besides the optimizer and the options."""
+        """Return the numbers that the next steps depend on, besides the optimizer and the
+        options."""
         return {name: getattr(self, name) for name in _PLATEAU}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take over `values`, a `state_dict`. ValueError for anything else."""
         if not isinstance(values, Mapping) or set(values) != set(_PLATEAU):
-            raise ValueError("load_state_dict: ReduceLROnPlateau: not what state_dict gives")
+            raise ValueError("load_state_dict: ReduceLROnPlateau: not a result of state_dict")
         for name, value in values.items():
             setattr(self, name, value)
 

@@ -19,18 +19,18 @@ class EMA:
     """Exponential moving averages of parameters (Polyak and Juditsky 1992):
     average = decay * average + (1 - decay) * p, at each `update`.
 
-    `params` are Tensors, or a Module, whose parameters count. The averages begin as the parameters
-    are, and are float32 for half-precision ones. Raises TypeError for anything else, ValueError for
-    a decay outside [0, 1].
+    `params` are Tensors, or a Module, whose parameters are averaged. The averages start as copies
+    of the parameters; for half-precision parameters they are float32. Raises TypeError for
+    anything else, ValueError for a decay outside [0, 1].
 
     >>> model = nn.Linear(2, 1)
     >>> ema = ndl.optim.EMA(model, decay=0.9)
     >>> ema.update()  # after each step
     >>> with ema.applied():
-    ...     y = model(ndl.ones(1, 2))  # by the averages
+    ...     y = model(ndl.ones(1, 2))  # with the averages as weights
     """
 
-    tells_traces: ClassVar[bool] = True  # what `update` reads and writes
+    tells_traces: ClassVar[bool] = True  # `update` reports its reads and writes to a trace
 
     def __init__(self, params: Module | Iterable[Tensor], decay: float = 0.999) -> None:
         self.params = params.parameters() if isinstance(params, Module) else list(params)
@@ -63,7 +63,8 @@ class EMA:
         self.updates += 1
 
     def _average(self, i: int) -> Tensor:
-        """Average number `i`, which shares its memory; in a trace, what stands for it."""
+        """Return average number `i` as a Tensor that shares its memory, or in a trace the Tensor
+        that stands for it."""
         trace = state.trace
         if trace is None:
             return Tensor(self.averages[i], requires_grad=False)
@@ -77,7 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Context in which the parameters are the averages; its exit restores them."""
+        """Context in which the parameters have the values of the averages; its exit restores
+        them."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:
@@ -87,16 +89,16 @@ class EMA:
                 param.data = value
 
     def state_dict(self) -> dict[str, Any]:
-        """{"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share memory
-        with the averages."""
+        """Return {"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share
+        memory with the averages."""
         averages = [self._average(i) for i in range(len(self.params))]
         return {"averages": averages, "decay": self.decay, "updates": self.updates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copy `values`, a `state_dict`. ValueError for what does not fit; then nothing changes."""
+        """Copy `values`, a `state_dict`. ValueError, without any change, if they do not fit."""
         given = values.get("averages") if isinstance(values, Mapping) else None
         if not isinstance(given, (list, tuple)) or not {"decay", "updates"} <= set(values):
-            raise ValueError("load_state_dict: EMA: not what state_dict gives")
+            raise ValueError("load_state_dict: EMA: not a result of state_dict")
         found = [str(getattr(each, "spec", type(each).__name__)) for each in given]
         needed = [str(Tensor(average, requires_grad=False).spec) for average in self.averages]
         if found != needed:

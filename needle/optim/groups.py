@@ -13,38 +13,38 @@ NUMBERS = (bool, int, float)
 
 
 def pair_of(owner: str, betas: Any) -> tuple[float, float]:
-    """`betas` as a pair. TypeError for anything else."""
+    """Return `betas` as a pair. TypeError for anything else."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
     return betas[0], betas[1]
 
 
 def split_names(owner: str, params: list[Any]) -> tuple[list[Any], list[str] | None]:
-    """Parameters, and their names if they are pairs (name, parameter). ValueError if only some
-    are."""
+    """Return the parameters, and their names if `params` are pairs (name, parameter). ValueError if
+    only some are pairs."""
     named = [isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params]
     if not any(named):
         return params, None
     if not all(named):
         first = named.index(False)
-        raise ValueError(f"{owner}: parameter {first} has no name, and others have: name all")
+        raise ValueError(f"{owner}: parameter {first} has no name, but others have: name all")
     return [param for _, param in params], [name for name, _ in params]
 
 
 class Group(MutableMapping[str, Any]):
-    """The parameters that share options: a mapping of "params" and of each option.
+    """Parameters that share options: a mapping with "params" and each option.
 
-    An option that the group does not have of its own is the optimizer's; "betas" is the pair of
-    beta1 and beta2. Setting one sets it for the group alone, or, if there is only this group, for
-    the optimizer. "param_names" are the names of the parameters, if they have any, "initial_lr" is
-    the rate that schedules begin from, if there was one.
+    If the group does not have an option of its own, the mapping returns the optimizer's. "betas" is
+    the pair of beta1 and beta2. Setting an option sets it for the group alone, or for the optimizer
+    if it has only this group. "param_names" are the names of the parameters, if they have names.
+    "initial_lr" is the rate that schedules start from, if there was a schedule.
     """
 
     def __init__(self, optimizer: Any, numbers: range, param_names: list[str] | None) -> None:
         self.optimizer, self.numbers, self.param_names = optimizer, numbers, param_names
         self.own: dict[str, Any] = {}
         self.initial_lr: float | None = None  # before the first schedule changed it
-        self.rule: Any = None  # of the last step, for which all parameters have their state
+        self.rule: Any = None  # the last step's rule; all parameters have the state that it needs
 
     @property
     def options(self) -> Any:
@@ -71,7 +71,7 @@ class Group(MutableMapping[str, Any]):
         owner = type(self.optimizer).__name__
         if state.trace is not None:
             raise TraceError(
-                f"tracing: the function sets {name!r} of {owner}, which it would do only now: set "
+                f"tracing: the function sets {name!r} of {owner}, which would happen only now: set "
                 "it outside, or step a schedule in the function"
             )
         if name == "betas" and "beta1" in self._names():
@@ -82,7 +82,7 @@ class Group(MutableMapping[str, Any]):
             return
         if name not in self._names():
             known = ", ".join(self._names())
-            raise ValueError(f"{owner}: {name!r} is no option of a group; options are {known}")
+            raise ValueError(f"{owner}: a group has no option {name!r}; its options are {known}")
         check = not_negative if name == "lr" else self.optimizer.checks[name]
         value = check(owner, name, value)
         if self.optimizer.param_groups == [self] and name not in self.own:
@@ -110,8 +110,8 @@ class Group(MutableMapping[str, Any]):
 
 
 class Options:
-    """The options of a group as attributes, with those of `numbers`, as a state_dict has them, in
-    their place; all else is the optimizer's."""
+    """The options of a group as attributes. `numbers`, in the form of a state_dict, replace the
+    group's own options; other attributes are the optimizer's."""
 
     def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
         self._group, self._own = group, group.own

@@ -23,10 +23,10 @@ class LBFGS(Optimizer):
 
     `step(closure)` calls the closure, which computes the loss and its gradients anew, up to
     `max_eval` times (None: max_iter * 5 // 4) in up to `max_iter` iterations. It stops when no
-    gradient is above tolerance_grad, or when the loss and all parameters change by no more than
-    tolerance_change. With line_search_fn "strong_wolfe" lr is the first length that is tried;
-    without, it is the length of every step. Vectors are kept on the host in float64; there is one
-    group of parameters.
+    gradient is above tolerance_grad, or when the loss or all parameters change by no more than
+    tolerance_change. With line_search_fn "strong_wolfe" lr is the first step length to be tried;
+    without a line search it is the length of every step. Vectors are kept on the host in float64.
+    All parameters must be in one group.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -59,8 +59,8 @@ class LBFGS(Optimizer):
             )
         self.line_search_fn = line_search_fn
         self.iterations = 0
-        self.length = 0.0  # of the last step, in units of the direction
-        self.scale = 1.0  # of the inverse Hessian before the first change
+        self.length = 0.0  # the length of the last step, in units of the direction
+        self.scale = 1.0  # the scale of the inverse Hessian before the first change
         self._direction: Vector | None = None
         self._gradient: Vector | None = None  # before the last step
         self._history: list[tuple[Vector, Vector]] = []  # changes of parameters and of gradients
@@ -75,7 +75,7 @@ class LBFGS(Optimizer):
         )
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Add the only group. ValueError for a second one."""
+        """Add the only group. ValueError for a second group."""
         if self.param_groups:
             raise ValueError("LBFGS: there can be only one group of parameters")
         super().add_param_group(group)
@@ -129,7 +129,7 @@ class LBFGS(Optimizer):
     def _along(
         self, origin: Vector, direction: Vector, measure: Callable[[], tuple[float, Vector]]
     ) -> Callable[[float], tuple[float, Vector]]:
-        """Loss and gradient as a function of the length of a step."""
+        """Return a function that computes the loss and gradient for a step length."""
 
         def at(length: float) -> tuple[float, Vector]:
             self._set(origin + length * direction)
@@ -138,7 +138,8 @@ class LBFGS(Optimizer):
         return at
 
     def _next_direction(self, gradient: Vector) -> Vector:
-        """Minus the gradient times the inverse Hessian that the history implies (two loops)."""
+        """Return minus the gradient, multiplied by the inverse Hessian that the history implies
+        (two loops)."""
         if self._direction is not None and self._gradient is not None:
             change, move = gradient - self._gradient, self.length * self._direction
             product = float(change @ move)
@@ -172,10 +173,11 @@ class LBFGS(Optimizer):
             self._written(param)[...] = part
             at += param.size
 
-    # The state is that of all parameters together, under the first one.
+    # One state for all parameters together, stored under the first parameter.
 
     def state_dict(self) -> dict[str, Any]:
-        """As for every Optimizer; vectors are those of all parameters one after the other."""
+        """Return the state in the form of every Optimizer. Each vector has the elements of all
+        parameters, one after the other."""
         kept: dict[str, Tensor] = {}
         if self._direction is not None and self._gradient is not None:
             kept["direction"] = make_const(self._direction)
@@ -193,13 +195,13 @@ class LBFGS(Optimizer):
         size = sum(param.size for param in self.params)
         numbers = values.get("numbers") if isinstance(values, Mapping) else None
         if not isinstance(numbers, Mapping) or not isinstance(state, Mapping):
-            raise ValueError("load_state_dict: LBFGS: not what state_dict gives")
+            raise ValueError("load_state_dict: LBFGS: not a result of state_dict")
         wrong = list(self._wrong_numbers(numbers))
         for name, tensor in kept.items():
             if name not in ("direction", "gradient", "moves", "changes"):
                 wrong.append(f"unexpected {name!r}")
             elif not isinstance(tensor, Tensor) or tensor.shape[-1:] != (size,):
-                wrong.append(f"{name!r} is no Tensor of {size} numbers for each vector")
+                wrong.append(f"{name!r} is not a Tensor of {size} numbers for each vector")
         if wrong:
             raise ValueError(f"load_state_dict: LBFGS: {'; '.join(wrong)}")
         for name, number in numbers.items():

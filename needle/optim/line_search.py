@@ -1,4 +1,4 @@
-"""A line search by the strong Wolfe conditions (Nocedal and Wright, Numerical Optimization,
+"""A line search with the strong Wolfe conditions (Nocedal and Wright, Numerical Optimization,
 algorithms 3.5 and 3.6)."""
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _DECREASE, _CURVATURE = 1e-4, 0.9  # the usual constants of quasi-Newton methods
-_MOST = 25  # evaluations
+_MOST = 25  # the largest number of evaluations
 
 Vector = np.ndarray[Any, Any]
 
 
 class Point(NamedTuple):
-    """A step length with the loss, the gradient, and the slope along the direction there."""
+    """A step length, and the loss, gradient and slope along the direction at this length."""
 
     length: float
     loss: float
@@ -32,9 +32,9 @@ def strong_wolfe(
     gradient: Vector,
     direction: Vector,
 ) -> Point:
-    """A length at which the loss is below `loss` by a share of what the slope promises, and the
-    slope is less steep; the best point if none is found. `measure` gives (loss, gradient) for a
-    length, `length` is the first that is tried; loss and gradient are those of length 0."""
+    """Return the point at a length with a sufficient decrease of the loss and a less steep slope,
+    or the best point if there is no such length. `measure` returns (loss, gradient) for a length,
+    `length` is the first length to be tried, and loss and gradient are those of length 0."""
     start = Point(0.0, loss, gradient, float(gradient @ direction))
     evaluations = 0
 
@@ -84,8 +84,8 @@ def strong_wolfe(
 
 
 def _cubic(a: Point, b: Point, least: float, most: float) -> float:
-    """The minimum of the cubic through two points with their slopes, within [least, most]; the
-    middle if it has none (equation 3.59)."""
+    """Return the minimum of the cubic through two points with their slopes, within [least, most];
+    the middle if it has none (equation 3.59)."""
     a, b = (a, b) if a.length <= b.length else (b, a)
     with np.errstate(all="ignore"):
         width = b.length - a.length

@@ -1,4 +1,4 @@
-"""Learning rate schedules under PyTorch's names. `LRScheduler`, their base, is `Schedule`."""
+"""Learning rate schedules with PyTorch's names. Their base `LRScheduler` is needle's `Schedule`."""
 
 from .cycles import (
     ChainedScheduler,

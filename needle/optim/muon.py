@@ -14,15 +14,15 @@ _RATES = ("original", "match_rms_adamw")
 
 
 class Muon(Optimizer):
-    """Momentum whose steps are made orthogonal, for matrices (in, out), the weights of hidden
-    layers: u = momentum * u + (1 - momentum) * grad; p -= lr * weight_decay * p; p -= lr' *
-    orthogonal(u), where with `nesterov` it is that of (1 - momentum) * grad + momentum * u.
+    """Momentum with orthogonalized steps, for the weights of hidden layers, matrices (in, out):
+    u = momentum * u + (1 - momentum) * grad; p -= lr * weight_decay * p; p -= lr' * orthogonal(u),
+    or with `nesterov` p -= lr' * orthogonal((1 - momentum) * grad + momentum * u).
 
-    orthogonal(u) has the singular vectors of u and singular values near 1; ns_steps steps of
-    Newton-Schulz of degree 5 with ns_coefficients compute it in float32 (PyTorch in bfloat16), from
-    u divided by its norm, at least `eps`. lr' is lr * sqrt(max(1, out / in)), or with adjust_lr_fn
-    "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). ValueError for a parameter that is no matrix:
-    use AdamW for it.
+    orthogonal(u) has the singular vectors of u and singular values near 1. ns_steps Newton-Schulz
+    steps of degree 5 with ns_coefficients compute it in float32 (PyTorch: in bfloat16), starting
+    from u divided by its norm, which counts as at least `eps`. lr' is lr * sqrt(max(1, out / in)),
+    or with adjust_lr_fn "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). ValueError for a parameter
+    that is not a matrix: use AdamW for it.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -68,7 +68,7 @@ class Muon(Optimizer):
         )
 
     def add_param_group(self, group: Any) -> None:
-        """Add a group, as for every Optimizer; ValueError for a parameter that is no matrix."""
+        """Add a group, as for every Optimizer; ValueError for a parameter that is not a matrix."""
         super().add_param_group(group)
         for i, param in enumerate(self.params):
             if param.ndim != 2:
@@ -81,7 +81,7 @@ class Muon(Optimizer):
 
 
 class _Step(NamedTuple):
-    """A step of one parameter, as `ops.Update` has them."""
+    """The step of one parameter, with the interface of `ops.Update`."""
 
     weight_decay: float
     momentum: float
@@ -93,7 +93,7 @@ class _Step(NamedTuple):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names."""
+        """The names of the state's arrays."""
         return ("u",)
 
     def update(
@@ -113,13 +113,13 @@ class _Step(NamedTuple):
 
 
 def orthogonal(x: NDArray, coefficients: Any, steps: int, eps: float) -> NDArray:
-    """A matrix near x's nearest orthogonal one: x = a x + (b x x^T + c (x x^T)^2) x, repeated from
-    x divided by its norm, so that all singular values are at most 1."""
+    """Return an approximation of the orthogonal matrix nearest to x: divide x by its norm, so that
+    all singular values are at most 1, then repeat x = a x + (b x x^T + c (x x^T)^2) x."""
     a, b, c = coefficients
     is_tall = x.shape[0] > x.shape[1]
     x = x.permute((1, 0)) if is_tall else x
     size = sqrt(float((x * x).sum()))
-    x = x / (eps if size < eps else size)  # NaN is not below
+    x = x / (eps if size < eps else size)  # a NaN size stays NaN
     for _ in range(steps):
         gram = x @ x.permute((1, 0))
         x = x * a + (gram * b + (gram @ gram) * c) @ x

@@ -20,23 +20,24 @@ Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the valu
 
 
 class Optimizer:
-    """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
+    """Base of all optimizers. `params` are the tensors to update; tensors without grad are skipped.
 
     `params` may also be groups, dicts {"params": tensors, "lr": ..., ...}: the options in a dict
-    replace the optimizer's for its tensors (`param_groups`). Pairs (name, tensor), such as
-    `model.named_parameters()` gives, name the tensors: `group["param_names"]`.
+    replace the optimizer's options for its tensors (`param_groups`). Pairs (name, tensor), such as
+    `model.named_parameters()` returns, name the tensors: `group["param_names"]`.
 
-    Raises ValueError for no parameters, one that is given twice, names of some alone, an unknown
-    option or a learning rate that is negative or not finite; TypeError for one that is not a
-    number, and for a parameter that is not a floating-point Tensor.
+    Raises ValueError without any parameters, for a parameter that is given twice, for names of only
+    some parameters, for an unknown option, and for a learning rate that is negative or not finite.
+    Raises TypeError for a learning rate that is not a number, and for a parameter that is not a
+    floating-point Tensor.
     """
 
-    tells_traces: ClassVar[bool] = True  # what a step reads and writes
-    checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
-    _states: ClassVar[tuple[str, ...]] = ()  # names of what may be kept for a parameter
+    tells_traces: ClassVar[bool] = True  # a step reports its reads and writes to a trace
+    checks: ClassVar[dict[str, Check]] = {}  # by option, without lr
+    _states: ClassVar[tuple[str, ...]] = ()  # names of the arrays that a parameter's state may have
     _optional: ClassVar[tuple[str, ...]] = ()  # names of options that may be None
-    _reads_steps: ClassVar[bool] = False  # whether a step depends on the number of those before
-    maximize: bool = False  # with it, steps go up the gradient; an option where `checks` has it
+    _reads_steps: ClassVar[bool] = False  # whether a step depends on the number of earlier steps
+    maximize: bool = False  # whether steps go up the gradient; an option only if in `checks`
 
     def __init__(self, params: Iterable[Any], lr: float, **options: Any) -> None:
         name = type(self).__name__
@@ -45,8 +46,8 @@ class Optimizer:
         given = list(params)
         self.lr = not_negative(name, "lr", lr)
         self.state: dict[int, dict[str, NDArray]] = {}  # by position of the parameter, and name
-        self._counts: NDArray  # every "step", on the host
-        self._steps: dict[int, Any] = {}  # the memory of each
+        self._counts: NDArray  # the "step" of every parameter, on the host
+        self._steps: dict[int, Any] = {}  # the memory of each "step"
         for option, value in options.items():
             setattr(self, option, self.checks[option](name, option, value))
         self.params: list[Tensor] = []
@@ -58,14 +59,15 @@ class Optimizer:
             raise ValueError(f"{name}: no parameters given")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Add a group {"params": tensors, option: value, ...}; errors are the constructor's."""
+        """Add a group {"params": tensors, option: value, ...}. Errors are those of the
+        constructor."""
         name, number = type(self).__name__, len(self.param_groups)
         if not isinstance(group, Mapping) or "params" not in group:
-            raise TypeError(f'{name}: group {number} is no dict with "params"')
+            raise TypeError(f'{name}: group {number} is not a dict with "params"')
         params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
         params, names = split_names(name, list(params))
         if number and (names is None) != (self.param_groups[0].param_names is None):
-            raise ValueError(f"{name}: parameters of all groups have names, or none of them have")
+            raise ValueError(f"{name}: name the parameters of all groups, or of no group")
         known = {id(param) for param in self.params}
         for i, param in enumerate(params, len(self.params)):
             if not isinstance(param, Tensor):
@@ -84,8 +86,8 @@ class Optimizer:
         self._make_counts()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter once. Records no graph. Returns what `closure`, which computes the
-        loss and its gradients, returns, and None without one."""
+        """Update every parameter once, without recording a graph. `closure` computes the loss and
+        its gradients; return its result, or None without a closure."""
         loss = None if closure is None else closure()
         if state.trace is not None:
             call_recording(False, record_step, self, state.trace)
@@ -109,12 +111,12 @@ class Optimizer:
         return loss
 
     def _rule(self, options: Any) -> Any:
-        """The step of a parameter with these options (attributes): an `ops.Update`, or an object
-        that has its `states` and `update`."""
+        """Return the step of a parameter with these `options` (attributes): an `ops.Update`, or an
+        object with the same `states` and `update`."""
         raise NotImplementedError(f"{type(self).__name__} defines no step")
 
     def _kept(self, i: int, rule: Any, options: Any) -> dict[str, NDArray]:
-        """The state of parameter `i`, with what is missing for a step."""
+        """Return the state of parameter `i`, after adding the arrays that a step needs."""
         param = self.params[i]
         if i not in self.state:
             self.state[i] = {}
@@ -127,15 +129,15 @@ class Optimizer:
         return kept
 
     def _set_steps(self, i: int, steps: int) -> None:
-        """Set the number of steps of parameter `i`: a tensor on the host, in whose memory Python
-        counts."""
+        """Set the number of steps of parameter `i`, a tensor on the host; Python counts in its
+        memory."""
         counter = np.from_dlpack(self._counts)[i : i + 1]
         counter[0] = steps
         self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)
         self._steps[i] = counter.data
 
     def _make_counts(self) -> None:
-        """Make the array of all numbers of steps."""
+        """Make the array with the numbers of steps of all parameters."""
         if not self.params:
             return
         device = self.params[0].device
@@ -159,11 +161,11 @@ class Optimizer:
             self._set_steps(i, int(kept["step"].item()))
 
     def _first(self, name: str, options: Any) -> float:
-        """What a tensor of the state is filled with before the first step."""
+        """Return the number that fills the state's array `name` before the first step."""
         return 0.0
 
     def _written(self, param: Tensor) -> NDArray:
-        """The array to update in place."""
+        """Return the array to update in place."""
         data: NDArray = param.realize_cached_data()
         if not data.is_compact:
             data = data.compact()  # a write to repeated elements would be wrong
@@ -206,12 +208,12 @@ class Optimizer:
         return f"{options}, {count:,} parameters in {len(params)} {tensors}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on besides parameters and gradients.
+        """Return everything that the next step depends on besides parameters and gradients.
 
-        Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter that
-        has been updated has "step", int64 [], the number of its updates. The tensors share memory
-        with the optimizer, so later steps change them. An option that group i has of its own is the
-        number "group i option".
+        The result is {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter
+        that has been updated has "step", int64 [], the number of its updates. The tensors share
+        memory with the optimizer, so later steps change them. An option that group i has of its own
+        is the number "group i option".
         """
         kept = {
             i: {name: Tensor(array, requires_grad=False) for name, array in arrays.items()}
@@ -221,14 +223,14 @@ class Optimizer:
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Copy `values`, a `state_dict` of an optimizer of this class for parameters and groups
-        like these. One that counts steps for all parameters together, as "t", is taken as well.
+        like these. Older states with one number of steps for all parameters, "t", also work.
 
-        ValueError lists everything that is missing, unexpected or does not fit; then nothing
-        changes.
+        Raises ValueError, without any change, with a list of everything that is missing, unexpected
+        or does not fit.
         """
         state, numbers = (values.get(k) for k in _PARTS) if isinstance(values, Mapping) else _PARTS
         if not isinstance(state, Mapping) or not isinstance(numbers, Mapping):
-            raise ValueError(f"load_state_dict: {type(self).__name__}: not what state_dict gives")
+            raise ValueError(f"load_state_dict: {type(self).__name__}: not a result of state_dict")
         state, numbers = self._upgraded(state, numbers)
         wrong = [*self._wrong_numbers(numbers), *self._wrong_arrays(state, numbers)]
         if wrong:
@@ -248,8 +250,9 @@ class Optimizer:
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
-        """A state whose parameters have no "step" with the number "t", that of all parameters. An
-        optimizer that does not read it had none: any but 0 will do."""
+        """Return (state, numbers) with a "step" for each parameter. A state without it has the
+        number "t" for all parameters; for an optimizer that reads no steps any number but 0 will
+        do."""
         kept = [of for of in state.values() if isinstance(of, Mapping)]
         if any("step" in of for of in kept):
             return state, numbers
@@ -301,7 +304,8 @@ class Optimizer:
                     yield f"{name!r} of parameter {i} is {array.spec}, not {specs[name]}"
 
     def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
-        """The shape of a parameter's state of that name; None if it has none."""
+        """Return the shape of the state's array `name` of a parameter; None if it has no such
+        array."""
         return param.shape
 
     def _group_of(self, param: Tensor) -> Group:
@@ -338,13 +342,13 @@ def _copied(value: Tensor, device: Device) -> NDArray:
 
 
 def zeros_of(param: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
-    """Zeros of the parameter's shape (or `shape`), device and dtype; float32 for a half-precision
-    parameter, because small squares would vanish in it."""
+    """Return zeros of the parameter's shape (or `shape`), device and dtype; float32 for a
+    half-precision parameter, in which small squares would vanish."""
     return zeros(param.shape if shape is None else shape, compute_dtype(param.dtype), param.device)
 
 
 def wide(array: NDArray) -> NDArray:
-    """`array` in the dtype that updates are computed in."""
+    """Return `array` in the dtype in which updates are computed."""
     return array.astype(compute_dtype(array.dtype), copy=False)
 
 

@@ -1,5 +1,5 @@
-"""Learning rate schedules. Each is a function of the number of steps, unless others change the rate
-as well."""
+"""Learning rate schedules. Each is a function of the number of steps, unless the program or another
+schedule also changes the rate."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from .optimizer import Optimizer
 
 
 class Schedule:
-    """Base of all schedules: sets the optimizer's `lr` to `rate(base_lr, steps)`, and likewise
-    that of each group which has one of its own. A subclass defines `factor`, or `rate`, or `get_lr`
-    as in PyTorch.
+    """Base of all schedules: sets the optimizer's `lr`, and the lr of each group that has its own,
+    to `rate(base_lr, steps)`. A subclass defines `factor`, or `rate`, or `get_lr` as in PyTorch.
 
-    The constructor sets it for 0 steps, and each call of `step` again. As in PyTorch, the base is
-    the rate that a group had when its first schedule was made, `group["initial_lr"]`; and where the
-    program or another schedule has changed the rate, `step` goes on from it (`chained`). To resume,
-    load a `state_dict`, set `steps`, or give last_epoch, the number of steps less one, with an
-    optimizer whose loaded groups have their "initial_lr": KeyError without. With `split` each group
-    gets a rate of its own.
+    The constructor sets the rates for 0 steps, and each call of `step` sets them anew. As in
+    PyTorch, the base is the rate that a group had when its first schedule was made,
+    `group["initial_lr"]`. If the program or another schedule has changed the rate, `step` continues
+    from the changed rate (`chained`). To resume, load a `state_dict`, set `steps`, or give
+    last_epoch, the number of steps minus one; last_epoch needs groups with a loaded "initial_lr"
+    (KeyError otherwise). With `split` each group gets its own rate.
     """
 
     tells_traces: ClassVar[bool] = True
-    _is_absolute = False  # whether `step` replaces a rate that others have set
+    _is_absolute = False  # whether `step` ignores changes that others made to the rate
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1, *, split: bool = False) -> None:
         name, groups = type(self).__name__, groups_of(type(self).__name__, optimizer)
@@ -57,7 +56,7 @@ class Schedule:
 
     @property
     def steps(self) -> Any:
-        """The number of calls of `step`. Setting it sets the rates to those after so many."""
+        """The number of calls of `step`. Setting it also sets the rates for this number."""
         return self._steps
 
     @steps.setter
@@ -67,7 +66,7 @@ class Schedule:
 
     @property
     def last_epoch(self) -> Any:
-        """PyTorch's name of `steps`."""
+        """PyTorch's name for `steps`."""
         return self._steps
 
     @property
@@ -85,14 +84,15 @@ class Schedule:
         return {i: bases[i] for i, group in enumerate(groups) if "lr" in group.own}
 
     def _bases(self) -> list[tuple[int | None, float]]:
-        """(group, base) of each rate that is set: None is the optimizer's own."""
+        """Return (group, base) of each rate that the schedule sets; None is the optimizer's own
+        rate."""
         return [(None, self.base_lr), *self.group_lrs.items()]
 
     def _rate_of(self, group: int | None) -> float:
         return self.optimizer.lr if group is None else self.optimizer.param_groups[group]["lr"]
 
     def _set(self, rates: Iterable[float]) -> None:
-        """Set the rates, in the order of `_bases`, and all else that depends on `steps`."""
+        """Set the rates, in the order of `_bases`, and everything else that depends on `steps`."""
         for (i, _), rate in zip(self._bases(), rates, strict=True):
             if i is None:
                 self.optimizer.lr = rate
@@ -100,7 +100,7 @@ class Schedule:
                 self.optimizer.param_groups[i].own["lr"] = rate
 
     def _following(self, group: int | None, base: float, steps: int) -> float:
-        """The rate after `steps` steps, given the present one, after one less."""
+        """Return the rate after `steps` steps, given the present rate, one step before."""
         now, i = self._rate_of(group), group or 0
         if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
             return self.chained(now, base, steps, i)
@@ -115,10 +115,10 @@ class Schedule:
         self._go_to(self._steps + 1)
 
     def _check_fixed(self, where: str) -> None:
-        """TraceError if `step` changes what compiled code fixes: anything but rates."""
+        """Raise TraceError if `step` changes anything but rates, because compiled code fixes it."""
 
     def _go_to(self, steps: Any) -> None:
-        """Set the rates after `steps` steps, from those after one less."""
+        """Set the rates after `steps` steps, given the rates one step before."""
         if type(self).get_lr is not Schedule.get_lr:
             self._steps = steps
             for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
@@ -129,31 +129,32 @@ class Schedule:
         self._set(rates)
 
     def rate(self, base: float, steps: Any, group: int = 0) -> float:
-        """The learning rate of a group after `steps` steps, from `base`, that at the beginning."""
+        """Return the learning rate of a group after `steps` steps; `base` is its rate at the
+        beginning."""
         return base * self.factor(steps)
 
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
-        """The learning rate of a group after `steps` steps if that after one less is `now`, which
-        others have changed; it began at `base`."""
+        """Return the learning rate of a group after `steps` steps. `now` is its rate one step
+        before, which others have changed; `base` is its rate at the beginning."""
         before = self.factor(steps - 1) if steps else 1.0
         return now * (self.factor(steps) / before) if before else now
 
     def factor(self, steps: Any) -> float:
-        """The multiplier of the base learning rate after `steps` steps."""
+        """Return the multiplier of the base learning rate after `steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} defines no factor")
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[float]:
-        """The learning rate of each group after `last_epoch` steps."""
+        """Return the learning rate of each group after `last_epoch` steps."""
         return self.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """{"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates": {group:
-        number}}: the base and the present rates of groups that have one of their own, and as
-        "base_lr" and None those of the optimizer."""
+        """Return {"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates":
+        {group: number}}. "group_lrs" and "rates" are the base rates and the present rates of groups
+        with their own rate; the optimizer's are "base_lr" and, with the key None, in "rates"."""
         own = {"base_lr": self.base_lr, "group_lrs": self.group_lrs}
         rates = {i: self._rate_of(i) for i, _ in self._bases()}
         return {"steps": self.steps, **own, "rates": rates}
@@ -163,7 +164,7 @@ class Schedule:
         else, and for a group that the optimizer does not have."""
         needed, name = {"steps", "base_lr", "group_lrs"}, type(self).__name__
         if not isinstance(values, Mapping) or not needed <= set(values) <= needed | {"rates"}:
-            raise ValueError(f"load_state_dict: {name}: not what state_dict gives")
+            raise ValueError(f"load_state_dict: {name}: not a result of state_dict")
         groups, own, rates = self.optimizer.param_groups, values["group_lrs"], values.get("rates")
         if not set(own) <= set(range(len(groups))):
             raise ValueError(f"load_state_dict: {name}: groups {list(own)} of {len(groups)}")
@@ -179,14 +180,14 @@ class Schedule:
 
 
 def groups_of(owner: str, optimizer: Any) -> list[Group]:
-    """The optimizer's groups. TypeError for anything else."""
+    """Return the optimizer's groups. TypeError for anything else."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{owner}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
     return optimizer.param_groups
 
 
 class _ForAll(list[Any]):
-    """One value for all groups, also for those that are added later."""
+    """One value for all groups, also for groups that are added later."""
 
     def __getitem__(self, group: Any) -> Any:
         return super().__getitem__(0)
@@ -195,7 +196,7 @@ class _ForAll(list[Any]):
 def per_group(
     owner: str, what: str, values: Any, optimizer: Any, check: Callable[[str, str, Any], Any]
 ) -> list[Any]:
-    """A value for each group: `values`, a list or one for all, each checked."""
+    """Return a checked value for each group, from `values`: a list, or one value for all."""
     groups = groups_of(owner, optimizer)
     if not isinstance(values, (list, tuple)):
         return _ForAll([check(owner, what, values)] * len(groups))
@@ -284,7 +285,7 @@ class ExponentialLR(Schedule):
 
 
 class MultiStepLR(Schedule):
-    """factor = gamma ** n for the n milestones, numbers of steps, that were reached."""
+    """factor = gamma ** n, where n is how many milestones (numbers of steps) have been reached."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class ConstantLR(Schedule):
 
 class LinearLR(Schedule):
     """factor changes linearly from start_factor to end_factor within total_iters steps, and stays
-    there. The keywords `start`, `end` and `total` are other names of these."""
+    there. The keywords `start`, `end` and `total` are other names for the three arguments."""
 
     def __init__(
         self,
@@ -342,7 +343,7 @@ class LinearLR(Schedule):
 
 
 class PolynomialLR(Schedule):
-    """factor = (1 - steps / total_iters) ** power, and 0 when total_iters steps are done."""
+    """factor = (1 - steps / total_iters) ** power, and 0 after total_iters steps."""
 
     def __init__(
         self,
@@ -386,7 +387,7 @@ class CosineAnnealingLR(Schedule):
 
 class CosineLR(Schedule):
     """factor rises linearly within `warmup` steps from 1 / (warmup + 1) to 1, then falls by half a
-    cosine until step `total` to `end`, and stays there."""
+    cosine to `end` at step `total`, and stays there."""
 
     def __init__(self, optimizer: Optimizer, total: int, warmup: int = 0, end: float = 0.0) -> None:
         self.total = count("CosineLR", "total", total)

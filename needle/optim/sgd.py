@@ -22,10 +22,10 @@ class SGD(Optimizer):
     """g = grad + weight_decay * p; u = momentum * u + (1 - dampening) * g; p -= lr * u, where u
     starts at the first g.
 
-    With dampening None it equals momentum, and u is a moving average of gradients that starts at 0,
-    as in the course. With `nesterov`, p -= lr * (g + momentum * u) (Sutskever et al. 2013). With
-    `maximize`, grad is negated first, so that steps go up. ValueError for nesterov without momentum
-    or with dampening.
+    A dampening of None stands for the value of momentum; u is then a moving average of gradients
+    that starts at 0, as in the course. With `nesterov`, p -= lr * (g + momentum * u) (Sutskever et
+    al. 2013). With `maximize`, grad is negated first, so that steps go up. ValueError for nesterov
+    without momentum or with dampening.
 
     >>> p = ndl.Tensor([1.0])
     >>> (p * p).sum().backward()
@@ -89,7 +89,7 @@ class SGD(Optimizer):
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
-        """Without a dampening, it was None."""
+        """Return (state, numbers) in the present form: a missing dampening means None."""
         state, numbers = super()._upgraded(state, numbers)
         return state, {"dampening": None, **numbers}
 

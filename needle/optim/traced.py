@@ -1,8 +1,8 @@
 """The step of an optimizer in a trace: its formula in ops.
 
-The state of an optimizer are arrays, which the compiled code writes in their memory. Learning rates
-and the numbers of steps are arrays too: the rates are set before each call to what they are then,
-and one array counts the steps of all parameters.
+The state of an optimizer consists of arrays; the compiled code writes into their memory. Learning
+rates and the numbers of steps are arrays too: before each call the rates are set to their present
+values, and one array counts the steps of all parameters.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..errors import TraceError
 from ..ops._update import TENSORS, Update
 from ..ops.elementwise import cast
 
-# Optimizers import this file, so their type has no name here.
+# Optimizers import this file, so the type Optimizer cannot be named here.
 
 
 def record_step(optimizer: Any, trace: Recorder) -> None:
     """Record one step of every parameter that has a gradient. TraceError for an optimizer whose
-    step is no op."""
+    step is not an op."""
     if not trace.records_writes:
         trace.refuse_write(optimizer.params[0])
     groups = len(optimizer.param_groups)
@@ -62,7 +62,7 @@ def record_step(optimizer: Any, trace: Recorder) -> None:
 
 
 def computed_by_python(optimizer: Any) -> TraceError:
-    """The error for an optimizer whose step is no op."""
+    """Return the error for an optimizer whose step is not an op."""
     return TraceError(
         f"tracing: a step of {type(optimizer).__name__} is computed by Python and cannot be "
         "compiled: return the gradients, and take the step outside"
@@ -77,7 +77,7 @@ def _one(
     goes_up: bool,
     numbers: tuple[Any, ...],
 ) -> None:
-    """Record the step of one parameter, by the `numbers` of its formula, in float64."""
+    """Record the step of one parameter; `numbers` are the scalars of its formula, in float64."""
     param = optimizer.params[i]
     grad: Any = param.grad
     label = trace.name_of(param) or i
@@ -90,7 +90,7 @@ def _one(
     p, g = cast(param, dtype), cast(-grad if goes_up else grad, dtype)
     scalars = [cast(each, dtype) if isinstance(each, Tensor) else each for each in numbers]
     new, after = rule.formula(TENSORS, p, g, kept, *scalars)
-    # The parameter first: its new value may need the old state, which is then overwritten.
+    # The parameter first: its new value may need the old state, before that is overwritten.
     trace.write(param, cast(new, param.dtype))
     for name, value in after.items():
         trace.write(kept[name], value)
@@ -103,7 +103,7 @@ def _forget(optimizer: Any, i: int) -> None:
 
 
 def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
-    """Parameters in lists of those that have taken as many steps."""
+    """Return lists of the parameters that have taken equally many steps."""
     counts = optimizer._steps
     found: dict[int, list[int]] = {}
     for i in chosen:
@@ -112,7 +112,7 @@ def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
 
 
 def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
-    """Whether these parameters have taken as many steps as each other."""
+    """Return a check that these parameters have taken equally many steps."""
 
     def holds() -> bool:
         counts = optimizer._steps
@@ -122,7 +122,7 @@ def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
 
 
 def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Callable[[], bool]:
-    """Whether the options of a group are as they were."""
+    """Return a check that the options of a group have not changed."""
 
     def holds() -> bool:
         options = group.options
@@ -133,13 +133,13 @@ def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Calla
 
 
 def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
-    """The learning rate that a group has at this point of a call, as an array."""
+    """Return the learning rate of a group at this point of a call, as an array."""
     array = zeros((), "float64", optimizer._counts.device)
     memory, own = np.from_dlpack(array).reshape(1).data, group.own
 
     def read() -> None:
         memory[0] = own["lr"] if "lr" in own else optimizer.lr
 
-    # A schedule may step between two steps of an optimizer, so each has an array of its own.
+    # A schedule may step between two steps of an optimizer, so each step has its own array.
     number = trace.at_each_call(read, feeds=True)
     return trace.array(optimizer, f"{name}.{number}", lambda: array)

@@ -1,4 +1,4 @@
-"""Checks for ops, needle's own and others. `check_op(MyOp)` raises OpCheckError, an AssertionError
+"""Checks for ops, needle's and your own. `check_op(MyOp)` raises OpCheckError, an AssertionError
 that names the op, the sample and the broken rule."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .examples import Array
 
 Compiled = Callable[[Op, list[Any]], Any]
 
-# The error in ulps that a kernel or a compiled elementary function may have; the worst is TVM's
-# tanh with 73. The error of a sum of n terms grows like sqrt(n) (Higham, "Accuracy and Stability of
-# Numerical Algorithms", section 4.2).
+# The largest error in ulps that a kernel or a compiled elementary function may have; the worst
+# function is TVM's tanh with 73. The error of a sum of n terms grows like sqrt(n) (Higham,
+# "Accuracy and Stability of Numerical Algorithms", section 4.2).
 _ULPS = 96
 # The error of central differences in float64 with this step is about 1e-10; gradients must agree
 # within the tolerance below.
@@ -39,10 +39,10 @@ class OpCheckError(AssertionError):
 
 
 def tolerance(dtype: str, reduction_length: int = 1) -> float:
-    """Allowed difference, relative to the largest magnitude of the result: 0 for integers and
-    bools, near 1e-5 for float32 and 2e-14 for float64, growing with the number of summed terms.
-    Halves are computed in float32; they have its tolerance plus the rounding of both results and of
-    a scalar to half precision."""
+    """Return the allowed difference, relative to the largest magnitude of the result. It is 0 for
+    integers and bools, near 1e-5 for float32 and near 2e-14 for float64, and grows with
+    `reduction_length`, the number of summed terms. Halves are computed in float32; their tolerance
+    adds the rounding of both results and of a scalar to half precision."""
     if not is_floating(dtype):
         return 0.0
     if is_half(dtype):
@@ -73,7 +73,7 @@ def difference(
     scale: float = 0.0,
     rtol: float | None = None,
 ) -> str | None:
-    """What `assert_close` says is wrong with an array; None if nothing is."""
+    """Return the text with which `assert_close` rejects an array, or None if it accepts it."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         return f"shape {actual.shape}, expected {expected.shape}"
@@ -108,17 +108,18 @@ def check_op(
 ) -> None:
     """Check every rule of an op on its samples.
 
-    On each device and dtype: the result equals the NumPy twin's (also for strided inputs, with NaN,
-    infinities and -0, and with the extremes of integer dtypes, which wrap around), shape and dtype
-    are those of `infer`, and inputs are unchanged; first and second order gradients equal central
-    differences in float64; error samples raise, both eagerly and from `infer`. If `infer` refuses a
-    dtype, the op must refuse it as well.
+    On each device and dtype, the result must equal the NumPy twin's (also for strided inputs, with
+    NaN, infinities and -0, and with the extremes of integer dtypes, which wrap around), shape and
+    dtype must be those of `infer`, and inputs must stay unchanged. First and second order gradients
+    must equal central differences in float64. Error samples must raise, both eagerly and from
+    `infer`. If `infer` refuses a dtype, the op must refuse it too.
 
-    `compiled(op, inputs) -> output` (NumPy arrays, or tuples of them for a tuple value), or several
-    of them by name, must agree with the NumPy twin too; None as output means that it does not
-    apply. Without `compiled` nothing is compiled. `devices` None means the usable CPU devices.
+    `compiled(op, inputs) -> output` (NumPy arrays, or tuples of arrays for a tuple value), or a
+    dict of several such functions by name, must also agree with the NumPy twin. A function returns
+    None if it does not apply. Without `compiled` nothing is compiled. `devices` None means the
+    usable CPU devices.
 
-    Raises OpCheckError that names the op, the sample and the rule; TypeError or ValueError for
+    Raises OpCheckError, which names the op, the sample and the rule; TypeError or ValueError for
     arguments that are not an op, devices or dtypes.
     """
     devices, dtypes = checked_arguments(op_class, devices, dtypes)
@@ -151,7 +152,7 @@ def check_op(
 def checked_arguments(
     op_class: Any, devices: Any, dtypes: Any
 ) -> tuple[Sequence[Device], Sequence[str]]:
-    """The devices and dtype names from arguments of `check_op`.
+    """Return the devices and dtype names from arguments of `check_op`.
 
     Raises TypeError or ValueError if they are invalid, or if `op_class` is not an op.
     """
@@ -197,7 +198,7 @@ class _Case:
         self.op, self.where, self.devices, self.hooks = op, where, devices, hooks
 
     def check(self, arrays: list[Any], sample: Sample) -> bool:
-        """Whether `infer` accepts the dtype; if so, the checks have passed."""
+        """Run the checks. Return False if `infer` refuses the dtype, True if the checks pass."""
         try:
             inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
         except (TypeError, ValueError, OverflowError) as refusal:
@@ -302,7 +303,7 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         return total, leaves
 
     def gradients(values: list[Array], create_graph: bool = False) -> tuple[Any, list[Tensor]]:
-        """(sum of gradient * direction, leaves that hold the gradients)."""
+        """Return (sum of gradient * direction, leaves that hold the gradients)."""
         total, leaves = objective(values)
         if total.requires_grad:
             total.backward(create_graph=create_graph)

@@ -40,7 +40,8 @@ def special(sample: Sample) -> bool:
 
 
 def with_specials(value: Any, pattern: int) -> Any:
-    """NaN, infinities and zeros of both signs, at places that depend on `pattern`."""
+    """Return a copy of floats with NaN, infinities and zeros of both signs at places that depend on
+    `pattern`."""
     if isinstance(value, tuple):
         return tuple(with_specials(v, pattern) for v in value)
     out = value.copy()
@@ -53,10 +54,10 @@ def with_specials(value: Any, pattern: int) -> Any:
 
 
 def with_extremes(value: Any, arg: Any, shift: int) -> Any:
-    """An integer array that repeats the least and largest value of its dtype, 0, -1 and 1.
+    """Return an integer array that repeats the least and largest value of its dtype, 0, -1 and 1.
 
-    `shift` rotates the five, so that two operands can meet in every pairing. Arrays of other dtypes
-    stay as they are, and so do those whose `arg` is not special.
+    `shift` rotates the five numbers, so that two operands can meet in every pairing. Arrays of
+    other dtypes stay as they are, and so do arrays whose `arg` is not special.
     """
     if isinstance(value, tuple):
         return tuple(with_extremes(v, a, shift) for v, a in zip(value, arg, strict=True))
@@ -68,7 +69,7 @@ def with_extremes(value: Any, arg: Any, shift: int) -> Any:
 
 
 def strided(value: Any) -> Any:
-    """The same values in a layout with gaps and negative steps."""
+    """Return the same values in a layout with gaps and negative steps."""
     if isinstance(value, tuple):
         return tuple(strided(v) for v in value)
     wide = np.zeros([2 * n for n in value.shape], value.dtype)
@@ -97,7 +98,7 @@ def tensor(value: Any, device: Device, requires_grad: bool) -> Any:
 def leaves(
     arrays: list[Any], values: list[Array], device: Device
 ) -> tuple[list[Any], list[Tensor]]:
-    """Tensors nested like `arrays` over `values`, and the flat list of them."""
+    """Return Tensors of `values` nested like `arrays`, and the flat list of these Tensors."""
     rest: Iterator[Tensor] = iter(flat := [Tensor(v, device=device, dtype=v.dtype) for v in values])
     nested = [
         make_tuple(*[next(rest) for _ in a]) if isinstance(a, tuple) else next(rest) for a in arrays
@@ -136,14 +137,14 @@ def copied(value: Any) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """Arrays of dtypes that are computed in a wider one in that; others as they are."""
+    """Return arrays in the dtype in which needle computes their dtype."""
     if isinstance(value, tuple):
         return tuple(widened(v) for v in value)
     return astype(value, compute_dtype(value.dtype.name))
 
 
 def narrowed(value: Any, spec: Any) -> Any:
-    """Arrays in the compute dtype of `spec`, in its dtype; others as they are."""
+    """Return arrays in the compute dtype of `spec` as the dtype of `spec`; other arrays stay."""
     if not isinstance(spec, Spec):
         return tuple(narrowed(v, s) for v, s in zip(value, spec, strict=True))
     value = np.asarray(value)
@@ -155,7 +156,7 @@ def has_float(value: Any) -> bool:
 
 
 def largest(value: Any, kind: str = "f") -> float:
-    """The largest finite magnitude in the arrays of a dtype kind."""
+    """Return the largest finite magnitude in the arrays whose dtype is of this kind."""
     sizes = [
         float(np.max(np.abs(a.astype("float64")), where=np.isfinite(a), initial=0.0))
         for a in map(widened, flat([value]))

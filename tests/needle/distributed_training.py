@@ -157,7 +157,7 @@ def check_refusals(group):
         model(x).sum().backward(create_graph=True)
     (inner,) = ndl.autograd.grad(model(x).sum(), [model.weight], create_graph=True)
     assert inner.shape == (2, 2)  # sums nothing
-    with pytest.raises(ndl.TraceError, match="a model that is data_parallel"):
+    with pytest.raises(ndl.TraceError, match="a data_parallel model"):
         trace(lambda x: model(x).sum().backward(), x)
     batches = group.split(ndl.data.DataLoader(dataset(), BATCH))
     with pytest.raises(RuntimeError, match=r"rank 0 .* at batch 2 .*, but rank 1 .* at batch 3 "):

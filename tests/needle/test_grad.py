@@ -50,7 +50,7 @@ def test_bad_inputs_are_refused_and_the_graph_is_kept():
     loss = double.sum()
     for wrong, error, match in (
         ([x, 3], TypeError, "input 1 is a int"),
-        ([double], RuntimeError, "input 0, .* is no leaf"),
+        ([double], RuntimeError, "input 0, .* is not a leaf"),
         ([x, fixed], RuntimeError, "input 1, .* does not require a gradient"),
         ([y], RuntimeError, "does not depend on input 0"),
     ):

@@ -132,7 +132,7 @@ def test_what_hooks_cannot_do_is_named():
         (
             lambda: (x * 2).register_post_accumulate_grad_hook(abs),
             RuntimeError,
-            "register_post_accumulate_grad_hook: .* no leaf",
+            "register_post_accumulate_grad_hook: .* not a leaf",
         ),
     ):
         with pytest.raises(error, match=text):

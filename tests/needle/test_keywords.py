@@ -218,7 +218,7 @@ def test_to_anything_else(given, error, message):
     for owner in (ndl.Tensor(X), nn.Linear(2, 3)):
         with pytest.raises(error, match=message):
             owner.to(*given)
-    with pytest.raises(TypeError, match="device 'float16' is no device"):
+    with pytest.raises(TypeError, match="device 'float16' is not a device"):
         ndl.Tensor(X).to(device="float16")
 
 
@@ -243,7 +243,7 @@ def test_save_in_both_orders(swap, make, tmp_path):
         (({}, nn.Linear(2, 3)), "a dict and a Linear: one must be a path"),
         ((nn.Linear(2, 3), 5), "path 5 is a int"),
         ((3, {}), "path 3 is a int"),
-        (("a", [1]), "a list is no Module"),
+        (("a", [1]), "a list is not a Module"),
     ],
 )
 def test_save_of_anything_else(given, message):

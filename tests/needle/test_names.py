@@ -44,7 +44,7 @@ def test_tensors_say_so_too():
         AttributeError, match=r"'Tensor' object has no attribute 'rint': .*ndl\.round"
     ):
         x.rint()
-    with pytest.raises(AttributeError, match="'trunc_': no such method in place; 'trunc'"):
+    with pytest.raises(AttributeError, match="'trunc_': no such in-place method; 'trunc'"):
         x.trunc_()
     with pytest.raises(AttributeError, match=r"no attribute 'no_such'$") as caught:
         _ = x.no_such

@@ -1,8 +1,9 @@
-"""Functions of layers and losses, by PyTorch's names. They keep no state.
+"""The functions of layers and losses, with PyTorch's names. They keep no state.
 
 Weights have the layouts of needle's layers: (in, out) for `linear`, (k, k, in, out) for `conv2d`.
-The `reduction` of a loss is "mean", "sum" or "none" (ValueError for another). Norms add `eps` to
-the variance, or to the mean square. Activations and dropout take `inplace`, which has no effect.
+The `reduction` of a loss is "mean", "sum" or "none" (ValueError for other values). Norms add `eps`
+to the variance, or to the mean square. Activations and dropout accept `inplace`, which has no
+effect.
 """
 
 import inspect
@@ -240,7 +241,7 @@ _IN_PLACE = (
 
 
 def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with one more argument, `inplace`, which has no effect."""
+    """Return `function` with one more argument, `inplace`, which has no effect."""
     parameters = [*inspect.signature(function).parameters.values()]
     last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
     count = len(parameters)

@@ -1,4 +1,4 @@
-"""Activations with a choice: halves of an axis, shrinkage, random slopes, samples of a softmax."""
+"""Further activations: gated halves, shrinkage, random slopes, samples of a softmax."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from .basic import softmax
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
-    et al. 2017). ShapeError unless its extent is even."""
+    """Return a * sigmoid(b) for the first half a and the second half b of x along the axis `dim`
+    (Dauphin et al. 2017). ShapeError unless the axis has an even extent."""
     check_tensors("glu", x=x)
     if not x.ndim or x.shape[normalize_axis("glu", dim, x.ndim)] % 2:
-        raise ShapeError(f"glu: axis {dim} of shape {x.shape} has no two halves")
+        raise ShapeError(f"glu: axis {dim} of shape {x.shape} must have an even extent")
     first, second = ops.chunk(x, 2, dim)
     return first * ops.sigmoid(second)
 
 
 def softmin(x: Tensor, dim: int = -1) -> Tensor:
-    """softmax(-x) along the axis `dim`."""
+    """Return softmax(-x) along the axis `dim`."""
     return softmax(-x, dim)
 
 
 def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x where |x| is above `lambd`, else 0."""
+    """Return x where |x| is above `lambd`, else 0."""
     lambd = finite("hardshrink", "lambd", lambd)
     return ops.where(ops.abs(x) <= lambd, 0, x)
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x moved towards 0 by `lambd`, and 0 where |x| is not above it. ValueError for a negative
-    lambd."""
+    """Return x moved towards 0 by `lambd`, and 0 where |x| is not above lambd. ValueError for a
+    negative lambd."""
     lambd = not_negative("softshrink", "lambd", lambd)
     return ops.where(ops.abs(x) <= lambd, 0, x - ops.sign(x) * lambd)
 
 
 def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
-    """x where it is not negative, else x times a slope, which if `training` is drawn for each
-    element uniformly from [lower, upper), and is their mean otherwise (Xu et al. 2015). ValueError
-    if `lower` is above `upper`."""
+    """Return x where it is not negative, else x times a slope. If `training`, the slope of each
+    element is drawn uniformly from [lower, upper); otherwise it is the mean of lower and upper (Xu
+    et al. 2015). ValueError if `lower` is above `upper`."""
     lower, upper = finite("rrelu", "lower", lower), finite("rrelu", "upper", upper)
     if lower > upper:
         raise ValueError(f"rrelu: lower {lower} is above upper {upper}")
@@ -53,9 +53,9 @@ def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool 
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
-    """A sample of the Gumbel-softmax distribution with temperature `tau` along the axis `dim` of
-    `logits` (Jang et al. 2017). With `hard` it is one-hot, with the gradient of the soft sample.
-    ValueError unless tau is above 0."""
+    """Return a sample of the Gumbel-softmax distribution with temperature `tau` along the axis
+    `dim` of `logits` (Jang et al. 2017). With `hard` the sample is one-hot, with the gradient of
+    the soft sample. ValueError unless tau is above 0."""
     if not finite("gumbel_softmax", "tau", tau) > 0:
         raise ValueError(f"gumbel_softmax: tau {tau} is not above 0")
     drawn = init.rand_like(logits, dtype="float64")

@@ -22,9 +22,9 @@ from .basic import dropout
 def causal_mask(
     queries: int, keys: int, dtype: str, device: Device, to_last: bool = True
 ) -> NDArray:
-    """A mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
+    """Return a mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
 
-    With `to_last` the last query sees all keys; otherwise the first query sees the first alone.
+    With `to_last` the last query sees all keys; otherwise the first query sees only the first key.
     """
     lowest = float(finfo(dtype).min)
     behind = keys - queries if to_last else 0
@@ -33,7 +33,8 @@ def causal_mask(
 
 
 def is_later(scores: Tensor, to_last: bool = True) -> Tensor:
-    """Where a query of scores (..., queries, keys) sees no key, as in `causal_mask`."""
+    """Return a bool mask (queries, keys) for scores (..., queries, keys): True where the key is
+    later than the query, as in `causal_mask`."""
     queries, keys = scores.shape[-2:]
     first = keys - queries if to_last else 0
     rows = ops.arange(first, first + queries, device=scores.device)
@@ -41,7 +42,8 @@ def is_later(scores: Tensor, to_last: bool = True) -> Tensor:
 
 
 def causal(scores: Tensor, to_last: bool = True) -> Tensor:
-    """`scores` (..., queries, keys) with the lowest number added where a query sees no key."""
+    """Return `scores` (..., queries, keys) with the lowest number added where the key is later
+    than the query."""
     if not is_floating(scores.dtype):
         return scores
     queries, keys = scores.shape[-2:]
@@ -57,11 +59,11 @@ def causal(scores: Tensor, to_last: bool = True) -> Tensor:
 def with_masks(
     scores: Tensor, masks: Sequence[Tensor | None], sees: bool, is_causal: bool
 ) -> Tensor:
-    """`scores` (..., queries, keys) plus masks that broadcast to them, and with is_causal without
-    keys behind the query's position. Float masks are added; a bool mask is `sees` where a key is
-    seen. TypeError for a mask of another dtype.
+    """Return `scores` (..., queries, keys) with masks applied, which broadcast to them; is_causal
+    also masks keys after the query's position. Float masks are added; a bool mask is equal to
+    `sees` where a key is seen. TypeError for a mask of another dtype.
 
-    The masks are added up first, so that there is one addition, which fused attention takes.
+    The masks are summed first: fused attention takes a single addition to the scores.
     """
     total = None
     for mask in masks:
@@ -80,8 +82,8 @@ def with_masks(
 
 
 def _added(mask: Tensor, scores: Tensor, sees: bool) -> Tensor:
-    """A mask as numbers to add: the lowest number, which is no infinity, so that a query that sees
-    no key weighs all equally and gives no NaN."""
+    """Return a mask as numbers to add: 0, or the lowest finite number. Finite, so that a query that
+    sees no key weights all keys equally instead of giving NaN."""
     if is_floating(mask.dtype):
         return mask
     if mask.dtype != "bool":
@@ -101,14 +103,15 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query key^T * scale + mask) value: query (..., L, E), key (..., S, E), value (..., S,
-    V) -> (..., L, V) (Vaswani et al. 2017).
+    """Return softmax(query key^T * scale + mask) value: query (..., L, E), key (..., S, E), value
+    (..., S, V) -> (..., L, V) (Vaswani et al. 2017).
 
-    `attn_mask` broadcasts to (..., L, S): floats are added, and a bool mask is True where a query
-    sees a key. With `is_causal` query i sees the keys 0..i (ValueError with a mask). `scale` is 1 /
-    sqrt(E) by default. With `enable_gqa` (..., heads, L, E) may have more heads than key and value,
-    each of whose heads serves as many adjacent ones. `dropout_p` drops weights; pass 0 in eval
-    mode. ShapeError for shapes that do not fit.
+    `attn_mask` broadcasts to (..., L, S): a float mask is added, and a bool mask is True where a
+    query sees a key. With `is_causal` query i sees the keys 0..i (ValueError with a mask). `scale`
+    is 1 / sqrt(E) by default. With `enable_gqa`, query (..., heads, L, E) may have a multiple of
+    the heads of key and value; each of their heads then serves equally many adjacent heads of
+    query. `dropout_p` drops attention weights; pass 0 in eval mode. ShapeError for shapes that do
+    not fit.
 
     >>> q, k = ndl.randn(2, 4, 10, 16), ndl.randn(2, 4, 10, 16)
     >>> F.scaled_dot_product_attention(q, k, k, is_causal=True).shape
@@ -131,10 +134,10 @@ def scaled_dot_product_attention(
 
 
 def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
-    """x (..., heads, S, E) with each head repeated until there are as many as query has."""
+    """Return x (..., heads, S, E) with each head repeated until there are as many as query has."""
     if query.ndim < 3 or x.ndim < 3 or query.shape[-3] % x.shape[-3]:
         raise ShapeError(
-            f"{owner}: {x.shape} for query {query.shape}; the number of heads (axis -3) must divide"
+            f"{owner}: the heads of {x.shape} must divide those of query {query.shape} (axis -3)"
         )
     heads, length, features = x.shape[-3:]
     times = query.shape[-3] // heads
@@ -147,7 +150,7 @@ def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _angles(length: int, dim: int, base: float, dtype: str, device: Device) -> tuple[NDArray, ...]:
-    """cos and sin (length, dim / 2) of position / base ** (2 i / dim)."""
+    """Return cos and sin (length, dim / 2) of position / base ** (2 i / dim)."""
     rates = base ** (-np.arange(0, dim, 2) / dim)
     angles = np.arange(length)[:, None] * rates
     return tuple(NDArray(f(angles), device=device, dtype=dtype) for f in (np.cos, np.sin))
@@ -160,10 +163,10 @@ def rotary_embedding(
     traditional: bool = False,
     dim: int | None = None,
 ) -> Tensor:
-    """x (..., length, features) with pairs of its first `dim` features (None: all) turned by the
-    angle position / base ** (2 i / dim), where pair i is (i, i + dim / 2), or (2 i, 2 i + 1) if
+    """Return x (..., length, features) with pairs of its first `dim` features (None: all) turned by
+    the angle position / base ** (2 i / dim), where pair i is (i, i + dim / 2), or (2 i, 2 i + 1) if
     `traditional`; positions count from `offset` (Su et al. 2021). ShapeError unless x has two axes,
-    ValueError for a dim that is odd or greater than its features."""
+    ValueError for a dim that is odd or above the number of features."""
     if x.ndim < 2:
         raise ShapeError(f"rotary_embedding: x has shape {x.shape}, not (..., length, features)")
     length, features = x.shape[-2:]
@@ -189,8 +192,9 @@ def rotary_embedding(
 def sinusoidal_encoding(
     length: int, dim: int, dtype: str = "float32", device: DeviceLike | None = None
 ) -> NDArray:
-    """An NDArray (length, dim) of `dtype` on `device`: sin(position / 10000 ** (2 i / dim)) at the
-    even features 2 i, and cos of the same angle at the odd ones 2 i + 1 (Vaswani et al. 2017)."""
+    """Return an NDArray (length, dim) of `dtype` on `device`: sin(position / 10000 ** (2 i / dim))
+    at the even features 2 i, and cos of the same angle at the odd features 2 i + 1 (Vaswani et al.
+    2017)."""
     rates = np.exp(-math.log(10000.0) * np.arange(0, dim, 2) / dim)
     angles = np.arange(length)[:, None] * rates
     table = np.empty((length, dim))

@@ -18,8 +18,8 @@ from ..parameter import Parameter
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (..., out).
-    PyTorch's weight is (out, in), and so is one that is the weight of an Embedding.
+    """Return x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (...,
+    out). PyTorch's weight is (out, in). The weight of an Embedding, (out, in) too, also works.
 
     >>> F.linear(ndl.ones(2, 3), ndl.ones(3, 4)).shape
     (2, 4)
@@ -29,7 +29,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    """y + bias, in y's dtype under `autocast`."""
+    """Return y + bias, in y's dtype under `autocast`."""
     if bias is None:
         return y
     if state.autocast is not None and is_half(y.dtype):
@@ -38,8 +38,8 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (..., in1),
-    x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
+    """Return the sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (...,
+    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
     if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1]:
         raise ShapeError(
             f"bilinear: x1 {x1.shape}, x2 {x2.shape} and weight {weight.shape}; they must be "
@@ -56,14 +56,14 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """exp(x) / sum(exp(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless
-    that is None."""
+    """Return exp(x) / sum(exp(x)) along the axis `dim`, without overflow. With a `dtype`, x is
+    converted first."""
     return ops.softmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """log(softmax(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless that
-    is None."""
+    """Return log(softmax(x)) along the axis `dim`, without overflow. With a `dtype`, x is converted
+    first."""
     return ops.logsoftmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
@@ -71,49 +71,49 @@ logsoftmax = log_softmax
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """If `training`, each element is 0 with probability `p` and is divided by 1 - p otherwise
-    (Srivastava et al. 2014). ValueError for a p outside [0, 1)."""
+    """Return x; if `training`, with each element set to 0 with probability `p` and divided by 1 - p
+    otherwise (Srivastava et al. 2014). ValueError for a p outside [0, 1)."""
     return _dropped("dropout", x, x.shape, p, training)
 
 
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, ...).
-    ShapeError if x has fewer than two axes (Tompson et al. 2014)."""
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, ...) (Tompson
+    et al. 2014). ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"dropout2d: x has shape {x.shape}, not (N, channels, ...)")
     return _dropped("dropout2d", x, (*x.shape[:2], *[1] * (x.ndim - 2)), p, training)
 
 
 def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, L) or
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, L) or
     (channels, L). ShapeError for another number of axes."""
     return _dropped("dropout1d", x, channel_mask("dropout1d", x, 1), p, training)
 
 
 def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, D, H, W)
-    or (channels, D, H, W). ShapeError for another number of axes."""
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, D, H, W) or
+    (channels, D, H, W). ShapeError for another number of axes."""
     return _dropped("dropout3d", x, channel_mask("dropout3d", x, 3), p, training)
 
 
 def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
-    """x's shape with 1 for the axes behind the channels, of which there are `axes`. ShapeError
-    unless x has them, and at most one axis before the channels."""
+    """Return x's shape with 1 for the `axes` axes after the channels. ShapeError unless x has these
+    axes, the channels, and at most one axis before the channels."""
     if x.ndim not in (axes + 1, axes + 2):
         raise ShapeError(f"{owner}: x has shape {x.shape}, not {axes + 1} or {axes + 2} axes")
     return (*x.shape[: x.ndim - axes], *[1] * axes)
 
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
-    """If `training`, each element is SELU's least value with probability `p`, and all are scaled
-    and shifted so that mean 0 and variance 1 stay (Klambauer et al. 2017). ValueError for a p
-    outside [0, 1)."""
+    """Return x; if `training`, with each element set to SELU's least value with probability `p`,
+    and then scaled and shifted so that mean 0 and variance 1 are kept (Klambauer et al. 2017).
+    ValueError for a p outside [0, 1)."""
     return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
 
 
 def feature_alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
-    """Like `alpha_dropout`, with its p and training, but for whole channels of x (N, channels,
-    ...). ShapeError if x has fewer than two axes."""
+    """Apply `alpha_dropout`, with its p and training, to whole channels of x (N, channels, ...).
+    ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: x has shape {x.shape}, not (N, channels, ...)")
     shape = (*x.shape[:2], *[1] * (x.ndim - 2))
@@ -126,7 +126,7 @@ def _alpha_dropped(
     p = fraction(owner, "p", p)
     if not training or p == 0:
         return x
-    least = -1.7580993408473766  # of SELU: its scale times its alpha
+    least = -1.7580993408473766  # SELU's least value: minus its scale times its alpha
     scale = ((least * least * p + 1) * (1 - p)) ** -0.5
     keep = init.randb(*shape, p=1 - p, device=x.device, dtype=x.dtype)
     return x * (keep * scale) + (1 - keep - p) * (least * scale)
@@ -140,7 +140,7 @@ def _dropped(owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: 
     return x * (keep / (1 - p))
 
 
-takes_floats = False  # as numbers of rows; `needle.course` sets it
+takes_floats = False  # whether row numbers may be floats; `needle.course` sets it
 
 
 def embedding(
@@ -151,14 +151,16 @@ def embedding(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """The row of `weight` (count, dim) for each number of x (...): (..., dim). The row
+    """Return the row of `weight` (count, dim) for each number of x (...): (..., dim). The row
     `padding_idx` gets no gradient.
 
-    With max_norm, each row that x names and whose norm (sum of |w| ** norm_type) ** (1 / norm_type)
-    is above it is scaled down to it, in the weight itself (in compiled code only in the result); a
-    gradient is that of the scaled weight. x holds integers (TypeError otherwise); IndexError for
-    one without a row, ValueError for a padding_idx without one, for a max_norm or norm_type that is
-    not above 0, and for `sparse`, since gradients are never sparse.
+    The norm of a row is (sum of |w| ** norm_type) ** (1 / norm_type). With max_norm, each row that
+    is looked up and has a longer norm is scaled down to max_norm, in the weight itself (in compiled
+    code only in the result); the gradient is the gradient for the scaled weight.
+
+    Raises TypeError unless x has integers, IndexError for a number without a row, and ValueError
+    for a padding_idx without a row, for a max_norm or norm_type that is not above 0, and for
+    `sparse`: gradients are never sparse.
     """
     if not takes_floats:
         check_integers("embedding", "x", x)
@@ -180,24 +182,24 @@ def embedding(
 
 
 def check_norm(owner: str, max_norm: float, norm_type: float) -> None:
-    """ValueError or TypeError for limits of rows' norms that are not above 0."""
+    """Raise ValueError or TypeError unless max_norm and norm_type are above 0."""
     for what, value in (("max_norm", max_norm), ("norm_type", norm_type)):
         if not_negative(owner, what, value) == 0:
             raise ValueError(f"{owner}: {what} {value} is not above 0")
 
 
 def check_dense(owner: str, sparse: bool) -> None:
-    """ValueError for `sparse`."""
+    """Raise ValueError for `sparse`."""
     if sparse:
         raise ValueError(
-            f"{owner}: sparse=True asks for sparse gradients, and needle's tensors are dense; "
+            f"{owner}: sparse=True asks for sparse gradients, but needle's tensors are dense; "
             "leave it out: the same rows get the same gradients"
         )
 
 
 def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale the rows that are named and too long. The weight gets new memory, because lookups
-    before this one may still need the old values for their gradients."""
+    """Scale the rows with numbers in `index` that are too long. The weight gets new memory, because
+    earlier lookups may still need the old values for their gradients."""
     named = np.unique(index.numpy())
     with no_grad():
         rows = ops.embedding(make_const(named, weight.device), weight)
@@ -210,14 +212,14 @@ def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: floa
 
 
 def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """What rows (..., dim) are multiplied by so that none is longer than max_norm: (..., 1)."""
+    """Return the factors (..., 1) that make no row (..., dim) longer than max_norm."""
     size = ops.abs(rows)
     norm = ops.summation(size**norm_type, -1, keepdims=True) ** (1 / norm_type)
     return ops.where(norm > max_norm, max_norm / (norm + 1e-7), 1.0)
 
 
 def row_number(owner: str, padding_idx: int, rows: int) -> int:
-    """`padding_idx` counted from the first row. ValueError if there is no such row."""
+    """Return `padding_idx` counted from the first row. ValueError if there is no such row."""
     count(owner, "padding_idx", padding_idx, -rows)
     if padding_idx >= rows:
         raise ValueError(f"{owner}: padding_idx {padding_idx} is not in {-rows}..{rows - 1}")
@@ -235,13 +237,14 @@ def embedding_bag(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """The sum, mean or largest elements (`mode` "sum", "mean", "max") of the rows of `weight`
-    (count, dim) for each bag of numbers: (bags, dim). x is (bags, numbers), or (n,) with `offsets`
-    (bags,), the first position of each bag, which ascend from 0. Zeros for an empty bag.
+    """Return for each bag of numbers the sum, mean or largest elements (`mode` "sum", "mean",
+    "max") of the rows of `weight` (count, dim) with these numbers: (bags, dim). x is (bags,
+    numbers), or (n,) with `offsets` (bags,): the first position of each bag, ascending from 0. The
+    result for an empty bag is zeros.
 
     per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
-    max_norm, norm_type and `sparse` are those of `embedding`. ShapeError and ValueError for what
-    does not fit.
+    max_norm, norm_type and `sparse` are those of `embedding`. ShapeError and ValueError for
+    arguments that do not fit.
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode {mode!r} is not 'sum', 'mean' or 'max'")
@@ -263,7 +266,7 @@ def embedding_bag(
         masks.append(ops.reshape(kept, (*kept.shape, 1)))
     if offsets is not None:
         _check_offsets(offsets, x.shape[0])
-        # A number belongs to the last bag that begins at or before it.
+        # A number belongs to the last bag that begins at its position or before.
         bags = offsets.shape[0]
         place = ops.reshape(ops.arange(x.shape[0], device=x.device), (1, x.shape[0]))
         begun = ops.summation(ops.reshape(offsets, (bags, 1)) <= place, 0, keepdims=True)
@@ -290,7 +293,7 @@ def embedding_bag(
 
 
 def _check_offsets(offsets: Tensor, count: int) -> None:
-    """TypeError or ValueError unless the offsets are integers that ascend from 0."""
+    """Raise TypeError or ValueError unless the offsets are integers that ascend from 0."""
     check_integers("embedding_bag", "offsets", offsets)
     if state.trace is None and offsets.size:
         check_within("embedding_bag", "offsets[0]", offsets[0], 0, 0)
@@ -302,8 +305,8 @@ def _check_offsets(offsets: Tensor, count: int) -> None:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """x with the axes from `start_dim` to `end_dim` (included) as one. ShapeError for axes that are
-    out of range or in the wrong order."""
+    """Return x with the axes from `start_dim` to `end_dim` (included) merged into one. ShapeError
+    for axes that are out of range or in the wrong order."""
     first, last = (_axis("flatten", x, axis) for axis in (start_dim, end_dim))
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} is behind end_dim {end_dim} of {x.shape}")
@@ -313,8 +316,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    """x with the axis `dim` as several of extents `sizes`, one of which may be -1. ShapeError if
-    they do not fit."""
+    """Return x with the axis `dim` split into axes of the extents `sizes`, one of which may be -1.
+    ShapeError if they do not fit."""
     axis = _axis("unflatten", x, dim)
     return ops.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
@@ -327,9 +330,9 @@ def _axis(owner: str, x: Tensor, axis: int) -> int:
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 rows of the identity matrix for class numbers x (...): (..., num_classes), where -1
-    takes the largest number plus 1. `needle.one_hot` gives floats. TypeError unless x holds
-    integers, IndexError for a number outside 0..num_classes - 1."""
+    """Return int64 rows of the identity matrix for class numbers x (...): (..., num_classes).
+    num_classes -1 means the largest number plus 1. `needle.one_hot` gives floats. TypeError unless
+    x has integers, IndexError for a number outside 0..num_classes - 1."""
     check_integers("one_hot", "x", x)
     if num_classes == -1:
         num_classes = int(ops.max(x).item()) + 1
@@ -337,9 +340,9 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c is
-    their number in each of the `groups` (Zhang et al. 2018). ValueError unless groups divides
-    them."""
+    """Return the channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where
+    each of the `groups` has c channels (Zhang et al. 2018). ValueError unless groups divides the
+    number of channels."""
     count("channel_shuffle", "groups", groups)
     if x.ndim < 2 or x.shape[1] % groups:
         raise ValueError(
@@ -352,17 +355,17 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """The p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1; both
-    broadcast."""
+    """Return the p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1.
+    x1 and x2 broadcast."""
     p = p if p == float("inf") else finite("pairwise_distance", "p", p)
     difference = x1 - x2 + finite("pairwise_distance", "eps", eps)
     return ops.norm(difference, p, -1, keepdim)
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """The distances of all pairs of rows of x (n, d), each once: (n * (n - 1) / 2,), in the order
-    of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes, ValueError for a
-    negative p."""
+    """Return the distances of all pairs of rows of x (n, d), each pair once: (n * (n - 1) / 2,), in
+    the order of the rows. A distance is a p-norm, as in `needle.cdist`. ShapeError for other
+    shapes, ValueError for a negative p."""
     if x.ndim != 2:
         raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")
     p = p if p == float("inf") else not_negative("pdist", "p", p)
@@ -372,7 +375,8 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`; both broadcast."""
+    """Return sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`. x1 and x2
+    broadcast."""
     least = eps * eps
 
     def length(x: Tensor) -> Tensor:

@@ -30,14 +30,16 @@ def _circular(x: Tensor, axis: int, low: int, high: int) -> list[Tensor]:
     return [_span(x, axis, n - low, n), x, _span(x, axis, 0, high)]
 
 
-# How each mode extends an axis, and by how much less than its length it may do so.
+# For each mode: the function that extends an axis, and by how much the padding must be shorter
+# than the axis (None: no limit).
 _MODES = {"reflect": (_reflect, 1), "replicate": (_replicate, None), "circular": (_circular, 0)}
 PADDING_MODES = ("zeros", *_MODES)
 
 
 def border(owner: str, x: Tensor, sides: Sequence[tuple[int, int]], mode: str) -> Tensor:
-    """`x` with (before, behind) each of its last axes padded: "reflect" without the edge,
-    "replicate" its edge, or "circular". ShapeError if an axis is too short."""
+    """Return `x` with its last axes padded by the widths in `sides`, (before, behind) for each
+    axis: mirrored without the edge ("reflect"), with the edge ("replicate"), or "circular".
+    ShapeError if an axis is too short."""
     extend, less = _MODES[mode]
     for axis, (low, high) in enumerate(sides, start=x.ndim - len(sides)):
         if not low and not high:

@@ -1,7 +1,7 @@
 """Convolutions of one and two dimensions over (N, channels, ...).
 
-All are made of two-dimensional ones, channels last, which are ops: one dimension is an image of one
-row.
+All use the op for two-dimensional convolutions with channels last; a one-dimensional input becomes
+an image of one row.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from .basic import with_bias
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """(N, C, H, W) -> (N, H, W, C)."""
+    """Permute (N, C, H, W) -> (N, H, W, C)."""
     return ops.permute(x, (0, 2, 3, 1))
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """(N, H, W, C) -> (N, C, H, W)."""
+    """Permute (N, H, W, C) -> (N, C, H, W)."""
     return ops.permute(x, (0, 3, 1, 2))
 
 
 def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
-    """`value`, an int or a sequence of `count` ints, as a tuple. TypeError or ValueError for
+    """Return `value`, an int or a sequence of `count` ints, as a tuple. TypeError or ValueError for
     anything else."""
     given = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if any(not isinstance(n, int) or isinstance(n, bool) for n in given):
-        raise TypeError(f"{owner}: {what} {value!r} is no int and no {count} ints")
+        raise TypeError(f"{owner}: {what} {value!r} is not an int or {count} ints")
     if len(given) != count:
         raise ValueError(f"{owner}: {what} {value!r} must be an int or {count} ints")
     return given
 
 
 def as_row(x: Tensor) -> Tensor:
-    """(N, C, L) as an image (N, C, 1, L)."""
+    """Return (N, C, L) as an image (N, C, 1, L)."""
     return ops.reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
 def from_row(x: Tensor) -> Tensor:
-    """(N, C, 1, L) -> (N, C, L)."""
+    """Reshape (N, C, 1, L) -> (N, C, L)."""
     return ops.reshape(x, (*x.shape[:2], x.shape[3]))
 
 
@@ -54,9 +54,9 @@ def conv1d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, in, L) convolved with weight (k, in / groups, out), plus bias (out,): (N, out, length).
-    PyTorch's weight is (out, in / groups, k). The other arguments are those of `conv2d`, with one
-    number each."""
+    """Return x (N, in, L) convolved with weight (k, in / groups, out), plus bias (out,): (N, out,
+    length). PyTorch's weight is (out, in / groups, k). The other arguments are those of `conv2d`,
+    with one number each."""
     (s,), (d,) = (
         numbers("conv1d", *each, 1) for each in (("stride", stride), ("dilation", dilation))
     )
@@ -76,8 +76,8 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, in, H, W) convolved with weight (kh, kw, in / groups, out), plus bias (out,): (N, out,
-    rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
+    """Return x (N, in, H, W) convolved with weight (kh, kw, in / groups, out), plus bias (out,):
+    (N, out, rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
 
     stride, padding and dilation are ints or pairs (rows, columns); padding "valid" is 0, and "same"
     keeps the extents at stride 1 (ValueError for another stride). ShapeError if they do not fit.
@@ -93,7 +93,7 @@ def conv2d(
 def _conv_last(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, *rest: Any
 ) -> Tensor:
-    """`conv2d` of x (N, H, W, in) to (N, rows, columns, out)."""
+    """Apply `conv2d` with channels last: x (N, H, W, in) -> (N, rows, columns, out)."""
     if isinstance(padding, str):
         x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
     y = ops.conv(x, weight, stride, padding, *rest)
@@ -103,7 +103,8 @@ def _conv_last(
 def _padded(
     x: Tensor, padding: str, kernel: Any, stride: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """x (N, H, W, C) and the padding that is left to do, for padding "same" or "valid"."""
+    """Pad x (N, H, W, C) for padding "same" or "valid"; return it with the symmetric padding that
+    the convolution still has to add."""
     sides = same_padding("conv2d", padding, kernel, stride, dilation)
     if all(low == high for low, high in sides):
         return x, (sides[0][0], sides[1][0])
@@ -113,8 +114,8 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """(before, behind) each axis for padding "valid" or "same". ValueError for another word, and
-    for "same" with a stride."""
+    """Return the widths (before, behind) of each axis for padding "valid" or "same". ValueError for
+    another word, and for "same" with a stride."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
@@ -123,7 +124,7 @@ def same_padding(
         raise ValueError(f"{owner}: padding 'same' needs stride 1, not {stride}")
     dilations = numbers(owner, "dilation", dilation, len(kernel))
     total = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
-    return [(n // 2, n - n // 2) for n in total]  # the odd one goes behind, as in PyTorch
+    return [(n // 2, n - n // 2) for n in total]  # an odd zero goes to the end, as in PyTorch
 
 
 def conv_transpose1d(
@@ -136,7 +137,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of a convolution: x (N, in, L), weight (k, out / groups, in) -> (N, out,
+    """Return the transpose of a convolution: x (N, in, L), weight (k, out / groups, in) -> (N, out,
     length). PyTorch's weight is (in, out / groups, k). The other arguments are those of
     `conv_transpose2d`, with one number each."""
     (s,), (p,), (o,), (d,) = transposed_window(
@@ -157,13 +158,13 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of a convolution: x (N, in, rows, columns), weight (kh, kw, out / groups, in)
-    -> (N, out, H, W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) +
+    """Return the transpose of a convolution: x (N, in, rows, columns), weight (kh, kw, out /
+    groups, in) -> (N, out, H, W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) +
     output_padding + 1. PyTorch's weight is (in, out / groups, kh, kw).
 
     bias is (out,). stride, padding, output_padding and dilation are ints or pairs (rows, columns).
-    ValueError for an output_padding that is not below stride or dilation, ShapeError if the rest
-    does not fit.
+    ValueError for an output_padding that is not below stride or dilation, ShapeError for shapes
+    that do not fit.
     """
     window = transposed_window("conv_transpose2d", 2, stride, padding, output_padding, dilation)
     s, p, _, d = window
@@ -175,8 +176,8 @@ def conv_transpose2d(
 def transposed_window(
     owner: str, axes: int, stride: Any, padding: Any, output_padding: Any, dilation: Any
 ) -> tuple[tuple[int, ...], ...]:
-    """Each argument as a number for each axis. ValueError unless output_padding is below the stride
-    or the dilation of its axis."""
+    """Return stride, padding, output_padding and dilation, each as a number for each axis.
+    ValueError unless output_padding is below the stride or the dilation of its axis."""
     s = numbers(owner, "stride", stride, axes)
     p = numbers(owner, "padding", padding, axes)
     o = numbers(owner, "output_padding", output_padding, axes)
@@ -192,7 +193,7 @@ def transposed_window(
 def transposed_size(
     extents: Sequence[int], kernel: Sequence[int], window: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
-    """The extents of a transposed convolution's result."""
+    """Return the extents of a transposed convolution's result."""
     return tuple(
         (n - 1) * s - 2 * p + d * (k - 1) + o + 1
         for n, k, s, p, o, d in zip(extents, kernel, *window, strict=False)

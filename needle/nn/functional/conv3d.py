@@ -1,7 +1,7 @@
-"""Convolutions of three dimensions over (N, channels, D, H, W), made of two-dimensional ones.
+"""Three-dimensional convolutions over (N, channels, D, H, W), made of two-dimensional convolutions.
 
-The planes that a window meets become channels of one image, so that one 2-D convolution sums over
-all of them. The transpose computes the planes of all windows at once, and adds them up.
+The planes in a window become channels of one image, so that one 2-D convolution sums over all of
+them. The transpose computes the planes of all windows at once, and adds them up.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def conv3d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, in, D, H, W) convolved with weight (kd, kh, kw, in / groups, out), plus bias (out,):
-    (N, out, planes, rows, columns). PyTorch's weight is (out, in / groups, kd, kh, kw). The other
-    arguments are those of `conv2d`, with ints or three numbers."""
+    """Return x (N, in, D, H, W) convolved with weight (kd, kh, kw, in / groups, out), plus bias
+    (out,): (N, out, planes, rows, columns). PyTorch's weight is (out, in / groups, kd, kh, kw). The
+    other arguments are those of `conv2d`, with ints or three numbers."""
     s, d = numbers("conv3d", "stride", stride, 3), numbers("conv3d", "dilation", dilation, 3)
     if isinstance(padding, str):
         sides = same_padding("conv3d", padding, weight.shape[:3], s, d)
@@ -62,9 +62,9 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of a convolution: x (N, in, planes, rows, columns), weight (kd, kh, kw, out /
-    groups, in) -> (N, out, D, H, W). PyTorch's weight is (in, out / groups, kd, kh, kw). The other
-    arguments are those of `conv_transpose2d`, with ints or three numbers."""
+    """Return the transpose of a convolution: x (N, in, planes, rows, columns), weight (kd, kh, kw,
+    out / groups, in) -> (N, out, D, H, W). PyTorch's weight is (in, out / groups, kd, kh, kw). The
+    other arguments are those of `conv_transpose2d`, with ints or three numbers."""
     window = transposed_window("conv_transpose3d", 3, stride, padding, output_padding, dilation)
     s, p, _, d = window
     batch, channels, planes, *image = x.shape

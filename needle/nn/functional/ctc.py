@@ -16,7 +16,7 @@ from ...errors import ShapeError
 from ...ops._values import check_within, whole_numbers
 from .loss import check_reduction
 
-# A log-probability that stands for 0: finite, because gradients of infinite ones would be NaN.
+# The logarithm of probability 0: finite, because infinite values would give NaN gradients.
 _NOTHING = -1e30
 
 
@@ -29,16 +29,17 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """-log of the probability of all paths of `input_lengths` steps that spell the targets, with
-    the class `blank` between and repetitions merged (Graves et al. 2006, by its forward recursion
-    in logs).
+    """Return -log of the probability of all paths of `input_lengths` steps that spell the targets
+    once repetitions are merged and the class `blank` is removed (Graves et al. 2006, with the
+    forward recursion in logs).
 
-    log_probs is (steps, N, classes); targets are class numbers (N, S), of which the first
-    target_lengths (N,) count, or all of them one after the other (sum of target_lengths,), whose
-    lengths must have values (TraceError otherwise). Without N, log_probs is (steps, classes), and
-    targets (S,). A "mean" divides each loss by its target's length first. Targets that no path
-    spells give inf, or 0 with `zero_infinity`. The gradient is that of this function; PyTorch's is
-    right only behind a log_softmax. ShapeError for shapes that do not fit.
+    log_probs is (steps, N, classes). targets are class numbers (N, S), of which the first
+    target_lengths (N,) count; or (sum of target_lengths,), all targets one after the other, for
+    which target_lengths must have values (TraceError otherwise). Without N, log_probs is (steps,
+    classes), and targets (S,). The `reduction` "mean" first divides each loss by its target's
+    length. Targets that no path spells give inf, or 0 with `zero_infinity`. The gradient is the
+    exact gradient of this function; PyTorch's is right only after a log_softmax. ShapeError for
+    shapes that do not fit.
     """
     check_reduction("ctc_loss", reduction)
     is_single = log_probs.ndim == 2
@@ -66,7 +67,7 @@ def ctc_loss(
         labels = ops.where(Tensor(counts, device=device), labels, blank)
         check_within("ctc_loss", "targets", labels, 0, classes - 1, IndexError)
 
-    # Each target with blanks around and between its labels.
+    # Each target, with blanks around and between its labels.
     size = labels.shape[1]
     end = make_const(full((batch, 1), blank, labels.dtype, device))
     blanks = ops.broadcast_to(end, (batch, size))
@@ -96,7 +97,7 @@ def ctc_loss(
         goes_on = ops.reshape(lasts > step, (batch, 1))
         alpha = ops.where(goes_on, ops.maximum(following, nothing), alpha)
 
-    # A path ends with the last label or the blank behind it.
+    # A path ends with the last label or the blank after it.
     end = ops.reshape(lengths * 2, (batch, 1))
     is_end = ops.where(place == end, place == end, place == end - 1)
     losses = -ops.logsumexp(ops.where(is_end, alpha, nothing), 1)
@@ -112,7 +113,7 @@ def ctc_loss(
 
 
 def _lengths(what: str, lengths: Any, batch: int, device: Any) -> Tensor:
-    """Lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
+    """Return lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
     found = _whole(what, lengths, device)
     found = ops.reshape(found, (1,)) if found.ndim == 0 else found
     if found.shape != (batch,):
@@ -127,7 +128,7 @@ def _whole(what: str, given: Any, device: Any) -> Tensor:
 
 
 def _rows(targets: Any, lengths: Tensor, is_single: bool, device: Any) -> Tensor:
-    """Targets as int64 (N, S)."""
+    """Return targets as int64 (N, S)."""
     targets = _whole("targets", targets, device)
     if targets.ndim == 1 and is_single:
         return ops.reshape(targets, (1, targets.shape[0]))
@@ -138,7 +139,7 @@ def _rows(targets: Any, lengths: Tensor, is_single: bool, device: Any) -> Tensor
     sizes = lengths.numpy()
     if sizes.sum() != targets.shape[0]:
         raise ShapeError(
-            f"ctc_loss: {targets.shape[0]} labels in a row; target_lengths add up to {sizes.sum()}"
+            f"ctc_loss: {targets.shape[0]} labels, but target_lengths add up to {sizes.sum()}"
         )
     rows = np.zeros((len(sizes), int(sizes.max(initial=0))), "int64")
     rows[np.arange(rows.shape[1]) < sizes[:, None]] = targets.numpy()

@@ -38,20 +38,22 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
-    x (N, C, D, H, W) at those of grid (N, planes, rows, columns, 3): (N, C, planes, rows, columns).
+    """Return x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
+    x (N, C, D, H, W) at the points of grid (N, planes, rows, columns, 3): (N, C, planes, rows,
+    columns).
 
-    A point is (column, row) or (column, row, plane), each from -1 to 1: with `align_corners` these
-    are the centres of the outermost elements, otherwise their outer edges. `mode` is bilinear (of
-    three axes as well), nearest or bicubic (of two axes, a = -0.75). What lies outside is 0, or
-    with `padding_mode` border the nearest element, with reflection the mirrored image.
+    A point is (column, row) or (column, row, plane), each from -1 to 1. With `align_corners`, -1
+    and 1 are the centres of the outermost elements, otherwise their outer edges. `mode` is bilinear
+    (also for three axes), nearest or bicubic (for two axes, a = -0.75). The value outside of x is
+    0, or with `padding_mode` border the nearest element, with reflection the mirrored image.
 
-    Gradients flow to x and to grid. ShapeError, TypeError or ValueError for what does not fit.
+    Gradients flow to x and to grid. ShapeError, TypeError or ValueError for arguments that do not
+    fit.
     """
     op = _op(mode, padding_mode, bool(align_corners))
     if state.trace is None and isinstance(x, Tensor) and isinstance(grid, Tensor):
         value = x._data
-        # A larger image may have channels of more elements than the kernel numbers.
+        # The kernel numbers the elements of a channel with 32 bits.
         if value is not None and value.view.size < 2**31 and _has_kernel(value.device):
             return apply(op, (x, grid))
     check_tensors("grid_sample", x=x, grid=grid)
@@ -65,9 +67,8 @@ def _has_kernel(device: Device) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
-    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry:
-    compiled code has the composition of other ops, of which the gradient is made too if it is
-    recorded."""
+    """`grid_sample` as one kernel, for devices that have it. The op is in no registry: compiled
+    code uses the composition of other ops, and so does a gradient that is recorded."""
 
     mode: str
     padding_mode: str
@@ -82,7 +83,7 @@ class _GridSample(Op):
         if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[-1] != axes:
             raise ShapeError(
                 f"grid_sample: x has shape {x.shape} and the grid {grid.shape}; they must be "
-                "(N, C, H, W) and (N, rows, columns, 2), or with one axis more and 3"
+                "(N, C, H, W) and (N, rows, columns, 2), or with one more axis each and 3 for 2"
             )
         if any(same(n, 0) for n in x.shape[2:]):
             raise ShapeError(f"grid_sample: x of shape {x.shape} has no elements to read")
@@ -92,15 +93,15 @@ class _GridSample(Op):
             )
         if not is_floating(x.dtype) or x.dtype != grid.dtype:
             raise TypeError(
-                f"grid_sample: x is {x.dtype}, grid is {grid.dtype}; both must be one float"
+                f"grid_sample: x is {x.dtype}, grid is {grid.dtype}; give one float dtype for both"
             )
         if self.mode not in _MODES or (self.mode == "bicubic" and axes == 3):
             raise ValueError(
-                f"grid_sample: mode {self.mode!r} of {axes} axes is none of {', '.join(_MODES)}"
+                f"grid_sample: mode {self.mode!r} for {axes} axes is not one of {', '.join(_MODES)}"
             )
         if self.padding_mode not in _PADDINGS:
             raise ValueError(
-                f"grid_sample: padding_mode {self.padding_mode!r} is none of {', '.join(_PADDINGS)}"
+                f"grid_sample: padding_mode {self.padding_mode!r} is not {' or '.join(_PADDINGS)}"
             )
         device = common_device(self.name, x, grid)
         return Spec((*x.shape[:2], *grid.shape[1:-1]), x.dtype, device)
@@ -123,12 +124,12 @@ class _GridSample(Op):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         inputs = node.inputs
         found = pulled_back(self.composed, inputs, out_grad)
-        # The nearest element depends on no coordinate: zeros, as the kernel gives.
+        # In mode nearest the grid has no gradient: use zeros, as the kernel does.
         pairs = zip(inputs, found, strict=True)
         return tuple([init.zeros_like(x) if y is None else y for x, y in pairs])
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
-        """The same, made of other ops."""
+        """Return the result of the kernel, computed by other ops."""
         return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
@@ -139,7 +140,7 @@ _op = functools.lru_cache(maxsize=64, typed=True)(_GridSample)
 
 
 def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
-    """`grid_sample` of any number of axes, in any mode, unchecked."""
+    """Apply `grid_sample` for any number of axes, in any mode, without checks."""
     last = x.ndim - 3
     taps = [
         _taps(grid[..., last - i], n, mode, padding, align_corners)
@@ -152,8 +153,8 @@ Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and
 
 
 def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> list[Tap]:
-    """The elements along an axis of extent n that those at the points are made of. The places may
-    lie outside."""
+    """Return the places and weights of the elements, along an axis of extent n, that make up the
+    value at each point. The places may lie outside the axis."""
     place = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
         low = ops.floor(place)
@@ -168,7 +169,7 @@ def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> l
 
 
 def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
-    """Places moved into an axis, if the padding does so."""
+    """Return the places, moved into the axis unless the padding is zeros."""
     if padding == "zeros":
         return place
     if padding == "reflection":
@@ -179,12 +180,12 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # Not minimum and maximum: NaN becomes 0, and the gradient at a border is 0, as PyTorch's.
+    # Not minimum and maximum: as in PyTorch, NaN becomes 0 and the gradient at a border is 0.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 
 
 def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
-    """The weighted sums of the elements at the places; those outside are 0."""
+    """Return the weighted sums of the elements at the places; elements outside are 0."""
     batch, channels, *size = x.shape
     points = taps[0][0][0].shape
     plane = prod(size)
@@ -212,22 +213,22 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The grid that `grid_sample` reads an affinely moved image at: theta (N, 2, 3) and size (N, C,
-    rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C, planes, rows,
-    columns) give (N, planes, rows, columns, 3).
+    """Return the grid with which `grid_sample` moves an image by the affine maps theta. theta (N,
+    2, 3) and size (N, C, rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C,
+    planes, rows, columns) give (N, planes, rows, columns, 3).
 
-    A point is theta times (column, row, 1), from -1 to 1 as in `grid_sample`. ShapeError for a
-    theta that does not fit the size, TypeError unless it is of floats.
+    A point is theta times (column, row, 1), from -1 to 1 with `align_corners` as in `grid_sample`.
+    ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
     """
     check_tensors("affine_grid", theta=theta)
     axes = len(size) - 2
     if axes not in (2, 3) or theta.shape != (size[0], axes, axes + 1):
         raise ShapeError(
             f"affine_grid: theta has shape {theta.shape} for size {tuple(size)}; they must be "
-            "(N, 2, 3) for (N, C, rows, columns), or (N, 3, 4) for one axis more"
+            "(N, 2, 3) for (N, C, rows, columns), or (N, 3, 4) for one more axis"
         )
     if not is_floating(theta.dtype):
-        raise TypeError(f"affine_grid: theta is {theta.dtype}, not of floats")
+        raise TypeError(f"affine_grid: theta is {theta.dtype}, not floating point")
     extents = tuple(size[2:])
     parts = []
     for axis in reversed(range(axes)):

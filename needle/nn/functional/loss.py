@@ -17,7 +17,7 @@ from .basic import linear
 
 
 def check_reduction(owner: str, reduction: str, *more: str) -> None:
-    """TypeError or ValueError unless `reduction` is known."""
+    """Raise TypeError or ValueError unless `reduction` is known."""
     known = ("mean", "sum", "none", *more)
     if isinstance(reduction, Tensor):
         raise TypeError(f"{owner}: reduction is a Tensor; give weights by name, weight=...")
@@ -27,7 +27,8 @@ def check_reduction(owner: str, reduction: str, *more: str) -> None:
 
 
 def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
-    """`losses` reduced. ValueError for an unknown `reduction`."""
+    """Return the mean or the sum of `losses`, or the losses. ValueError for an unknown
+    `reduction`."""
     check_reduction(owner, reduction)
     if reduction == "none":
         return losses
@@ -35,14 +36,14 @@ def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
 
 
 def check_pair(owner: str, x: Tensor, y: Tensor) -> None:
-    """TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
+    """Raise TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
     check_tensors(owner, x=x, y=y)
     if x.shape != y.shape:
         raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
 
 
 def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """(x - y) ** 2 for x and y of one shape (ShapeError otherwise).
+    """Return (x - y) ** 2 for x and y of one shape (ShapeError otherwise).
 
     >>> F.mse_loss(ndl.ones(3), ndl.zeros(3), reduction="sum").item()
     3.0
@@ -53,14 +54,14 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """|x - y| for x and y of one shape (ShapeError otherwise)."""
+    """Return |x - y| for x and y of one shape (ShapeError otherwise)."""
     check_pair("l1_loss", x, y)
     return reduced("l1_loss", ops.abs(x - y), reduction)
 
 
 def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """With d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2. ShapeError unless x
-    and y have one shape, ValueError for a negative beta."""
+    """Return d * d / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - y. ShapeError
+    unless x and y have one shape, ValueError for a negative beta."""
     check_pair("smooth_l1_loss", x, y)
     if not finite("smooth_l1_loss", "beta", beta) >= 0:
         raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
@@ -71,8 +72,8 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
 
 
 def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """With d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2) (Huber 1964).
-    ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
+    """Return d * d / 2 where |d| < delta, else delta * (|d| - delta / 2), with d = x - y (Huber
+    1964). ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
     check_pair("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:
         raise ValueError(f"huber_loss: delta {delta} is not above 0")
@@ -80,24 +81,23 @@ def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0
 
 
 def _bent(d: Tensor, end: float) -> Tensor:
-    """d * d / 2 for d from 0 to `end`, and a line from there on, whose slope at inf is `end`."""
+    """Return d * d / 2 for d from 0 to `end`, and beyond a line of slope `end`, also at inf."""
     is_near = d < end
-    near = ops.where(is_near, d, 0)  # the slope of inf * inf would be NaN times 0
+    near = ops.where(is_near, d, 0)  # inf * inf would give a NaN gradient
     return ops.where(is_near, near * near * 0.5, (d - 0.5 * end) * end)
 
 
 def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
-    (ShapeError otherwise); a logarithm below -100 counts as -100, and x * (1 - x), the divisor of
-    the gradient x - y, is at least 1e-12.
-    ValueError for an element of x or y outside [0, 1], as NaN is."""
+    """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
+    (ShapeError otherwise). A logarithm below -100 counts as -100. The divisor x * (1 - x) of the
+    gradient is at least 1e-12. ValueError for an element of x or y outside [0, 1], such as NaN."""
     check_pair("binary_cross_entropy", x, y)
     for what, values in (("x", x), ("y", y)):
         check_within("binary_cross_entropy", what, values, 0, 1)
 
-    # At the ends, where slopes grow without bound, a line through the value.
+    # At the ends, where slopes grow without bound, the loss is a line through the value.
     least = max(1e-12, 1 / float(finfo(x.dtype).max)) if is_floating(x.dtype) else 1e-12
     fixed, is_end = x.detach(), x * (1 - x) < least
     inner = ops.where(is_end, 0.5, x)
@@ -116,8 +116,8 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """-(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for logits x and
-    probabilities y of one shape (ShapeError otherwise), without overflow."""
+    """Return -(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for
+    logits x and probabilities y of one shape (ShapeError otherwise), without overflow."""
     check_pair("binary_cross_entropy_with_logits", x, y)
     scale = 1 if pos_weight is None else (pos_weight - 1) * y + 1
     losses = (1 - y) * x - ops.logsigmoid(x) * scale
@@ -126,9 +126,9 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
-    `log_target`), which broadcast. reduction "batchmean" is the sum divided by the extent of axis 0
-    (Kullback and Leibler 1951)."""
+    """Return y * (log(y) - x) for log-probabilities x and probabilities y, which broadcast; with
+    `log_target` y has log-probabilities too. reduction "batchmean" is the sum divided by the extent
+    of axis 0 (Kullback and Leibler 1951)."""
     check_reduction("kl_div", reduction, "batchmean")
     check_tensors("kl_div", x=x, y=y)
     if log_target:
@@ -141,8 +141,8 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
 
 
 def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's shape.
-    ShapeError if they do not fit."""
+    """Return x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's
+    shape. ShapeError if they do not fit."""
     check_tensors(owner, x=x, y=y)
     fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
     if not fits:
@@ -159,7 +159,7 @@ def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, 
 
 
 def check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
-    """TypeError or ShapeError for weights that are not one for each class."""
+    """Raise TypeError or ShapeError unless `weight` is None or has one element for each class."""
     if weight is None:
         return
     check_tensors(owner, weight=weight)
@@ -168,15 +168,15 @@ def check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
 
 
 def _picked(x: Tensor, index: Tensor) -> Tensor:
-    """x[i, index[i]] for each row i of x (M, C)."""
+    """Return x[i, index[i]] for each row i of x (M, C)."""
     chosen = ops.one_hot(index, x.shape[1], "bool")
     return ops.summation(ops.where(chosen, x, 0), 1)
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Which rows count: class numbers with 0 in the place of ignored ones, which rows are kept,
-    each row's weight (None: 1), and in a trace which numbers are classes."""
+    """The rows that count: class numbers (0 for ignored rows), a mask of the rows to keep, the
+    weight of each row (None: 1), and in a trace a mask of the numbers that are classes."""
 
     index: Tensor
     kept: Tensor
@@ -184,7 +184,8 @@ class _Counted:
     valid: Tensor | None
 
     def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
-        """`losses` (M,) of the rows that count, reduced; a mean is divided by their weights."""
+        """Reduce `losses` (M,) of the rows that count; a mean is divided by the sum of their
+        weights."""
         check_reduction(owner, reduction)
         if self.valid is not None:  # compiled code cannot raise
             losses = ops.where(self.valid, losses, float("nan"))
@@ -199,15 +200,15 @@ class _Counted:
         return total / ops.where(self.kept, self.weights, 0).sum()
 
     def weighted(self, losses: Tensor) -> Tensor:
-        """`losses` (M,) times the weights."""
+        """Return `losses` (M,) times the weights."""
         return losses if self.weights is None else losses * self.weights
 
 
 def _counted(
     owner: str, rows: Tensor, index: Tensor, weight: Tensor | None, ignore_index: int
 ) -> _Counted:
-    """What counts of `rows` (M, C) for the classes `index` (M,). IndexError for one outside of 0..C
-    - 1 that is not ignored."""
+    """Find the rows that count among `rows` (M, C) of the classes `index` (M,). IndexError for a
+    class outside 0..C - 1 that is not ignored."""
     kept = index != ignore_index
     index = ops.where(kept, index, 0)
     check_within(owner, "y", index, 0, rows.shape[1] - 1, IndexError)
@@ -223,13 +224,13 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), which are integers or
+    """Return -x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), integers or
     whole floats; or x (C,) and y ().
 
-    `weight` (C,) multiplies each class's losses; rows of class `ignore_index` count nothing; a mean
-    is divided by the sum of the weights that counted. ShapeError for shapes that do not fit,
+    `weight` (C,) multiplies the losses of each class. Rows of class `ignore_index` do not count. A
+    mean is divided by the sum of the counted weights. ShapeError for shapes that do not fit,
     IndexError for a class number outside 0..C - 1 (in compiled code the loss is NaN), ValueError
-    for one that is not whole.
+    for a class number that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
     check_weight("nll_loss", weight, rows.shape[1])
@@ -246,12 +247,12 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """-log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), which are integers
-    or whole floats (or x (C,) and y ()); or for probabilities y of x's shape, the sum over classes
+    """Return -log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), integers or
+    whole floats (or x (C,) and y ()). For probabilities y of x's shape, return the sum over classes
     of -y * log(softmax(x)).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
-    Otherwise arguments and errors are those of `nll_loss`.
+    The other arguments, and the errors, are those of `nll_loss`.
 
     >>> round(F.cross_entropy(ndl.Tensor([[2.0, 0.0]]), ndl.Tensor([0])).item(), 4)
     0.1269
@@ -286,8 +287,8 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
-    linear_weight (in, C), as that of `linear`, linear_bias (C,). weight, ignore_index (None: -100),
+    """Return `cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
+    linear_weight (in, C) as in `linear`, linear_bias (C,). weight, ignore_index (None: -100),
     label_smoothing and errors are those of `cross_entropy`."""
     check_tensors("linear_cross_entropy", x=x, linear_weight=linear_weight, y=y)
     logits = linear(x, linear_weight, linear_bias)
@@ -298,7 +299,7 @@ def linear_cross_entropy(
 def _soft_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None, reduction: str, smoothing: float
 ) -> Tensor:
-    """Cross entropy against probabilities along the class axis of x."""
+    """Return the cross entropy of logits x and probabilities y along the class axis of x."""
     check_reduction("cross_entropy", reduction)
     axis = 0 if x.ndim == 1 else 1
     classes = x.shape[axis]
@@ -314,8 +315,8 @@ def _soft_cross_entropy(
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1 and x2
-    are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
+    """Return 1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1
+    and x2 are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
     check_pair("cosine_embedding_loss", x1, x2)
     check_tensors("cosine_embedding_loss", y=y)
     if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
@@ -323,7 +324,7 @@ def cosine_embedding_loss(
             f"cosine_embedding_loss: x1 {x1.shape} and y {y.shape} are not (N, D) and (N,), or "
             "(D,) and ()"
         )
-    eps = 1e-12  # PyTorch's, under the root
+    eps = 1e-12  # added under the root, as in PyTorch
     squares = [ops.summation(x * x, -1) + eps for x in (x1, x2)]
     cosine = ops.summation(x1 * x2, -1) / ops.sqrt(squares[0] * squares[1])
     margin = finite("cosine_embedding_loss", "margin", margin)
@@ -341,10 +342,10 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d + eps| **
-    p) ** (1 / p) over the last axis; with `swap` the negative's distance from the positive counts
-    if it is smaller (Balntas et al. 2016). ShapeError unless all have one shape, ValueError unless
-    p is above 0."""
+    """Return max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d +
+    eps| ** p) ** (1 / p) over the last axis. With `swap`, |positive - negative| replaces |anchor -
+    negative| where it is smaller (Balntas et al. 2016). ShapeError unless all have one shape,
+    ValueError unless p is above 0."""
     check_pair("triplet_margin_loss", anchor, positive)
     check_pair("triplet_margin_loss", anchor, negative)
     if not finite("triplet_margin_loss", "p", p) > 0:

@@ -19,8 +19,8 @@ from .loss import check_pair, check_reduction, check_weight, reduced
 def hinge_embedding_loss(
     x: Tensor, y: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """x where y is 1, max(0, margin - x) where it is -1, for x and y of one shape (ShapeError
-    otherwise); a y of neither counts both."""
+    """Return x where y is 1, max(0, margin - x) where it is -1, for x and y of one shape
+    (ShapeError otherwise); the sum of both for any other y."""
     check_pair("hinge_embedding_loss", x, y)
     apart = ops.clip(finite("hinge_embedding_loss", "margin", margin) - x, 0)
     losses = ops.where(y == 1, 0, apart) + ops.where(y == -1, 0, x)
@@ -30,21 +30,21 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """max(0, margin - y * (x1 - x2)), where y is 1 if x1 should be the larger one, else -1.
-    ShapeError unless all have equally many axes and broadcast."""
+    """Return max(0, margin - y * (x1 - x2)), where y is 1 if x1 should be larger than x2, else -1.
+    ShapeError unless all have the same number of axes and broadcast."""
     check_tensors("margin_ranking_loss", x1=x1, x2=x2, y=y)
     if not x1.ndim == x2.ndim == y.ndim:
         raise ShapeError(
             f"margin_ranking_loss: x1 {x1.shape}, x2 {x2.shape} and y {y.shape} do not have "
-            "equally many axes"
+            "the same number of axes"
         )
     losses = ops.clip((x2 - x1) * y + finite("margin_ranking_loss", "margin", margin), 0)
     return reduced("margin_ranking_loss", losses, reduction)
 
 
 def soft_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """log(1 + exp(-y * x)) for x and y of one shape (ShapeError otherwise), without overflow; y is
-    1 or -1."""
+    """Return log(1 + exp(-y * x)) for x and y of one shape (ShapeError otherwise), without
+    overflow; y is 1 or -1."""
     check_pair("soft_margin_loss", x, y)
     return reduced("soft_margin_loss", -ops.logsigmoid(x * y), reduction)
 
@@ -57,8 +57,9 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The sum over classes i other than y of max(0, margin - x[y] + x[i]) ** p / C, for x (N, C)
-    and class numbers y (N,), or x (C,) and y (). `weight` (C,) multiplies each class's losses.
+    """Return the sum over classes i other than y of max(0, margin - x[y] + x[i]) ** p / C, for x
+    (N, C) and class numbers y (N,), or x (C,) and y (). `weight` (C,) multiplies each class's
+    losses.
 
     ValueError for a p other than 1 and 2, ShapeError for shapes that do not fit, IndexError for a
     class number outside 0..C - 1.
@@ -87,13 +88,14 @@ def multi_margin_loss(
 
 
 def multilabel_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """The sum over labels j and over classes i that are no label of max(0, 1 - x[j] + x[i]) / C.
-    The labels are the class numbers y (N, C) of x (N, C), or y (C,) of x (C,), up to the first -1.
-    ShapeError unless x and y have one shape, IndexError for a class number outside -1..C - 1."""
+    """Return the sum of max(0, 1 - x[j] + x[i]) / C over all labels j and all classes i that are
+    not labels, for x (N, C) or (C,). The labels are the class numbers in y, of x's shape, before
+    the first -1. ShapeError unless x and y have one shape, IndexError for a class number outside
+    -1..C - 1."""
     check_pair("multilabel_margin_loss", x, y)
     check_integers("multilabel_margin_loss", "y", y)
     if x.ndim not in (1, 2):
-        raise ShapeError(f"multilabel_margin_loss: x of shape {x.shape} is not (N, C) or (C,)")
+        raise ShapeError(f"multilabel_margin_loss: x has shape {x.shape}, not (N, C) or (C,)")
     classes = x.shape[-1]
     check_within("multilabel_margin_loss", "y", y, -1, classes - 1, IndexError)
     counts = ops.cumprod(ops.cast(y >= 0, "int64"), -1) > 0
@@ -110,8 +112,8 @@ def multilabel_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Ten
 def multilabel_soft_margin_loss(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """The mean over the classes, the last axis, of the binary cross entropies of logits x and
-    labels y of one shape (ShapeError otherwise), times `weight`."""
+    """Return the mean over the classes, the last axis, of the binary cross entropies of logits x
+    and labels y of one shape (ShapeError otherwise), times `weight`."""
     check_pair("multilabel_soft_margin_loss", x, y)
     losses = -(y * ops.logsigmoid(x) + (1 - y) * ops.logsigmoid(-x))
     losses = losses if weight is None else losses * weight
@@ -126,8 +128,8 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """exp(x) - y * x for counts y with the mean exp(x), or without `log_input`
-    x - y * log(x + eps) for those with the mean x. `full` adds Stirling's approximation of
+    """Return exp(x) - y * x for counts y with the mean exp(x). Without `log_input`, return
+    x - y * log(x + eps) for counts y with the mean x. `full` adds Stirling's approximation of
     log(y!) where y is above 1. x and y broadcast."""
     check_tensors("poisson_nll_loss", x=x, y=y)
     eps = not_negative("poisson_nll_loss", "eps", eps)
@@ -147,11 +149,11 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """(log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance `var`, a
-    number or a tensor of x's shape, without the last axis or with an extent of 1 there. A variance
-    below `eps` counts as eps, and its gradient is that of eps. `full` adds log(2 pi) / 2.
+    """Return (log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance
+    `var`: a number, or a tensor of x's shape, in which the last axis may be missing or have extent
+    1. A variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
 
-    ShapeError for a var of another shape, ValueError for a negative one and for an eps that is not
+    ShapeError for a var of another shape, ValueError for a negative var and for an eps that is not
     above 0.
     """
     check_tensors("gaussian_nll_loss", x=x, y=y)
@@ -168,7 +170,7 @@ def gaussian_nll_loss(
             f"gaussian_nll_loss: var has shape {var.shape}, which does not fit {x.shape}"
         )
     if state.trace is None and var.size and (least := var.cached_data.min().item()) < 0:
-        raise ValueError(f"gaussian_nll_loss: var holds {least:g}, which is negative")
+        raise ValueError(f"gaussian_nll_loss: var has the element {least:g}, which is negative")
     fixed = var.detach()
     var = var + (ops.clip(fixed, eps) - fixed)
     difference = x - y
@@ -187,9 +189,9 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is `distance_function`
-    (None: `pairwise_distance`); with `swap` the negative's distance from the positive counts if it
-    is smaller. ShapeError unless all have one shape."""
+    """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is
+    `distance_function` (None: `pairwise_distance`). With `swap`, d(positive, negative) replaces
+    d(anchor, negative) where it is smaller. ShapeError unless all have one shape."""
     check_pair("triplet_margin_with_distance_loss", anchor, positive)
     check_pair("triplet_margin_with_distance_loss", anchor, negative)
     margin = finite("triplet_margin_with_distance_loss", "margin", margin)

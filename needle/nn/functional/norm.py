@@ -16,8 +16,8 @@ from ...sizes.dims import Expression
 
 
 def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
-    """`normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for anything
-    but integers of at least 1."""
+    """Return `normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for
+    anything but integers of at least 1."""
     shape = (
         tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     )
@@ -44,9 +44,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x, whose extents are
-    `normalized_shape`, as are the shapes of weight and bias (None: 1 and 0). ShapeError if they do
-    not fit (Ba et al. 2016).
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x.
+    `normalized_shape` is the shape of these axes, and of weight and bias (None: 1 and 0).
+    ShapeError if they do not fit (Ba et al. 2016).
 
     >>> F.layer_norm(ndl.Tensor([[1.0, 3.0]]), 2).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -69,9 +69,9 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x * x) + eps) * weight over the last axes of x, whose extents are
-    `normalized_shape`, as is the shape of weight (None: 1). eps None is the distance from 1 to the
-    next number of the dtype. ShapeError if they do not fit (Zhang and Sennrich 2019)."""
+    """Return x / sqrt(mean(x * x) + eps) * weight over the last axes of x. `normalized_shape` is
+    the shape of these axes, and of weight (None: 1). eps None means the distance from 1 to the next
+    number of the dtype. ShapeError if they do not fit (Zhang and Sennrich 2019)."""
     shape = normalized_axes("rms_norm", normalized_shape)
     _check_last("rms_norm", x, shape, weight=weight)
     if eps is None:
@@ -83,7 +83,7 @@ def rms_norm(
 
 
 def _per_channel(x: Tensor, vector: Tensor) -> Tensor:
-    """(channels,) so that it broadcasts along the second axis of x."""
+    """Return `vector` (channels,), reshaped to broadcast along the second axis of x."""
     return ops.reshape(vector, (vector.shape[0], *[1] * (x.ndim - 2)))
 
 
@@ -94,21 +94,21 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each of `num_groups` groups of adjacent channels of x (N, channels, ...), normalized to mean
-    0 and variance 1, times weight plus bias (channels,) (None: 1 and 0). ShapeError unless the
-    groups divide the channels (Wu and He 2018)."""
+    """Normalize each of `num_groups` groups of adjacent channels of x (N, channels, ...) to mean 0
+    and variance 1; return the result times weight plus bias (channels,) (None: 1 and 0). ShapeError
+    unless num_groups divides the number of channels (Wu and He 2018)."""
     counts("group_norm", num_groups=num_groups)
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise ShapeError(
-            f"group_norm: x has shape {x.shape}, not (N, channels, ...) with channels that "
-            f"{num_groups} groups divide"
+            f"group_norm: x has shape {x.shape}, not (N, channels, ...) with channels in "
+            f"{num_groups} equal groups"
         )
     shape, channels = x.shape, x.shape[1]
     for what, vector in (("weight", weight), ("bias", bias)):
         if vector is not None and vector.shape != (channels,):
             raise ShapeError(f"group_norm: {what} has shape {vector.shape}, not ({channels},)")
     each = channels // num_groups
-    if state.trace is None:  # a trace has the parts, which the compiler fuses
+    if state.trace is None:  # a trace records smaller ops, which the compiler fuses
         dtype = x.dtype if is_floating(x.dtype) else "float32"
         where: dict[str, Any] = {"device": x.device, "dtype": dtype}
         weight = init.ones(channels, **where) if weight is None else weight
@@ -130,13 +130,13 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each channel of each sample of x (N, channels, ...) normalized to mean 0 and variance 1,
-    times weight plus bias; all vectors are (channels,), and weight and bias may be None for 1 and 0
-    (Ulyanov et al. 2016).
+    """Normalize each channel of each sample of x (N, channels, ...) to mean 0 and variance 1;
+    return the result times weight plus bias (None: 1 and 0). All vectors are (channels,) (Ulyanov
+    et al. 2016).
 
     With running_mean and running_var, the samples' average statistics update them in place, as in
-    `batch_norm`; without use_input_stats they are used instead of the samples' own (ValueError if
-    there are none). ShapeError if they do not fit.
+    `batch_norm`. Without use_input_stats they replace the samples' own statistics (ValueError if
+    they are None). ShapeError if they do not fit.
     """
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -147,7 +147,7 @@ def instance_norm(
     if running_mean is None or running_var is None:
         if not use_input_stats:
             raise ValueError(
-                "instance_norm: without use_input_stats there must be running_mean and running_var"
+                "instance_norm: without use_input_stats, give running_mean and running_var"
             )
     elif not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
@@ -166,14 +166,13 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Each channel of x (N, channels, ...) normalized over all other axes, times weight plus bias;
-    all vectors are (channels,), and weight and bias may be None for 1 and 0 (Ioffe and Szegedy
-    2015).
+    """Normalize each channel of x (N, channels, ...) over all other axes; return the result times
+    weight plus bias (None: 1 and 0). All vectors are (channels,) (Ioffe and Szegedy 2015).
 
-    With `training` (or without running_mean) by the mean and biased variance of x. The mean and the
-    unbiased variance then also update running_mean and running_var in place: running = (1 -
-    momentum) * running + momentum * batch. Otherwise by running_mean and running_var. ShapeError if
-    they do not fit, or if there is one value per channel to update them by.
+    With `training` (or without running_mean) the mean and biased variance of x normalize. The mean
+    and the unbiased variance then also update running_mean and running_var in place: running = (1 -
+    momentum) * running + momentum * batch. Otherwise running_mean and running_var normalize.
+    ShapeError if they do not fit, or for an update from a single value per channel.
     """
     if x.ndim < 2:
         raise ShapeError(f"batch_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -190,15 +189,15 @@ def batch_norm(
         return y
     if x.ndim == 2:
         return ops.batch_norm(x, weight, bias, running_mean, running_var, eps)
-    # Channels last, as convolutions have them, so that the two permutations meet theirs.
+    # Channels last, as in convolutions, so that permutations cancel out.
     last = ops.permute(x, (0, *range(2, x.ndim), 1))
     y = ops.batch_norm(last, weight, bias, running_mean, running_var, eps)
     return ops.permute(y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
 def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
-    """Update running statistics (channels,) by the average mean and variance of the instances of x
-    (N, channels, ...)."""
+    """Update running statistics (channels,) with the average mean and variance of the instances of
+    x (N, channels, ...)."""
     x, over = x.detach(), tuple(range(2, x.ndim))
     size = prod(x.shape[2:])
     variance = unbiased_variance("instance_norm", ops.mean(ops.var(x, over), 0), size)
@@ -207,25 +206,26 @@ def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momen
 
 
 def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
-    """The unbiased variance of `count` values from their biased one. ShapeError for one value."""
+    """Return the unbiased variance of `count` values, from their biased `variance`. ShapeError for
+    one value."""
     if count == 1:
         raise ShapeError(
             f"{name}: there is one value per channel, which has no variance to update running_var "
-            "by; train with more values, or in eval mode"
+            "with; train with more values, or use eval mode"
         )
     return variance * (count / (count - 1))
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
-    if state.recomputing:  # `checkpoint` has counted this batch
+    if state.recomputing:  # the first run under `checkpoint` has counted this batch
         return
     new = running * (1 - momentum) + batch.astype(running.dtype) * momentum
     overwrite(running, new)
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
-    """x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may be
-    inf. ValueError unless p is above 0.
+    """Return x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may
+    be inf. ValueError unless p is above 0.
 
     >>> F.normalize(ndl.Tensor([[3.0, 4.0]])).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
@@ -238,7 +238,7 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: fl
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
+    """Return x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
     channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012).
     ShapeError for fewer than three axes."""
     count("local_response_norm", "size", size)
@@ -250,6 +250,6 @@ def local_response_norm(
 
 
 def _above(x: Tensor, least: float) -> Tensor:
-    """max(x, least), which passes no gradient to an x below."""
+    """Return max(x, least), which passes no gradient to elements of x below least."""
     bound = init.constant(c=least, device=x.device, dtype=x.dtype)
     return ops.where(x < bound, bound, x)

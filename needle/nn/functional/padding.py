@@ -1,4 +1,4 @@
-"""PyTorch's `pad`: the last axes extended by a value, or by elements of the input, or cut."""
+"""PyTorch's `pad`: extends the last axes with a value or with elements of the input, or cuts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ MODES = ("constant", *PADDING_MODES[1:])
 def pad(
     x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """x with its last axes extended. `pad` has two widths (before, behind) for each of them, the
-    last axis first, as PyTorch's; `needle.pad` takes a pair for every axis. A negative width cuts.
+    """Return x with its last axes extended. As in PyTorch, `pad` has two widths (before, after) for
+    each of these axes, starting with the last axis; `needle.pad` takes a pair for every axis. A
+    negative width cuts elements off.
 
-    The new elements are `value` (None: 0), or in mode "reflect" those beside the edge, mirrored, in
-    mode "replicate" those at the edge, in mode "circular" those at the other end. These three modes
-    are for one to three axes of x (N, C, ...) or (C, ...). ShapeError for widths that do not fit.
+    The new elements are `value` (None: 0). In mode "reflect" they are the mirrored elements beside
+    the edge, in mode "replicate" copies of the edge, in mode "circular" the elements at the other
+    end. These three modes pad one to three axes of x (N, C, ...) or (C, ...). ShapeError for widths
+    that do not fit.
 
     >>> F.pad(ndl.tensor([[1, 2, 3]]), (1, 2)).tolist()
     [[0, 1, 2, 3, 0, 0]]
@@ -32,7 +34,7 @@ def pad(
 
 
 def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -> Tensor:
-    """`pad`, whose errors name `owner`."""
+    """Run `pad`, with errors that name `owner`."""
     if mode not in MODES:
         raise ValueError(f"{owner}: mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
     check_tensors(owner, x=x)
@@ -56,13 +58,13 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
     if mode == "constant":
         return _cut(ops.pad(x, wider, 0 if value is None else value), sides)
     wider = wider[x.ndim - count :]
-    if mode == "circular":  # the other end is that of what is left
+    if mode == "circular":  # cut first: the padding comes from the remaining elements
         return border(owner, _cut(x, sides), wider, mode)
     return _cut(border(owner, x, wider, mode), sides)
 
 
 def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """x without as many elements at each end as the widths there are below 0."""
+    """Return x with elements cut off at each end with a negative width, -width elements."""
     if all(low >= 0 and high >= 0 for low, high in sides):
         return x
     cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]

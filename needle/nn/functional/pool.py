@@ -1,4 +1,4 @@
-"""Pooling over (N, channels, ...), by two-dimensional pooling, channels last."""
+"""Pooling over (N, channels, ...), computed as two-dimensional pooling with channels last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...ops._windows import lowest
 from ...sizes.extents import same
 from .conv import as_row, channels_first, channels_last, from_row, numbers
 
-# Kernel, stride, padding and, of a largest element, dilation: a number for each axis.
+# Kernel, stride, padding and, for max pooling, dilation: each has a number for each axis.
 Windows = list[tuple[int, ...]]
 AXES = ("L", "H, W", "D, H, W")
 
@@ -33,8 +33,8 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, L) -> (N, C, length). Arguments are those of
-    `max_pool2d`, with one number each."""
+    """Return the largest element of each window: (N, C, L) -> (N, C, length). The arguments
+    are those of `max_pool2d`, with one number each."""
     windows = _windows("max_pool1d", 1, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool1d", x, windows, ceil_mode, return_indices)
 
@@ -48,11 +48,11 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """Return the largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
-    With `ceil_mode` a window at the end that is only partly filled counts, too. `return_indices`
-    gives a second tensor, the int64 places of these elements in each flattened (H, W).
+    With `ceil_mode`, windows at the end that are only partly filled count too. `return_indices`
+    adds a second result, the int64 places of the largest elements in each flattened (H, W).
 
     >>> F.max_pool2d(ndl.reshape(ndl.arange(4.0), (1, 1, 2, 2)), 2).item()
     3.0
@@ -70,8 +70,8 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
-    Arguments are those of `max_pool2d`, with ints or three numbers."""
+    """Return the largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
+    The arguments are those of `max_pool2d`, with ints or three numbers."""
     windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
 
@@ -84,8 +84,8 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window: (N, C, L) -> (N, C, length). Arguments are those of `avg_pool2d`,
-    with one number each."""
+    """Return the mean of each window: (N, C, L) -> (N, C, length). The arguments are those of
+    `avg_pool2d`, with one number each."""
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
     return _avg_pool("avg_pool1d", x, windows, ceil_mode, count_include_pad, None)
 
@@ -99,11 +99,11 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """Return the mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are those of `max_pool2d`. Padding counts as zeros,
-    unless `count_include_pad` is False: then it does not count. `divisor_override` is what sums are
-    divided by, instead of the number of elements.
+    kernel_size, stride, padding and ceil_mode are those of `max_pool2d`. Padding counts as zeros;
+    if `count_include_pad` is False it does not count. `divisor_override` divides the sums, instead
+    of the number of elements.
     """
     windows = _windows("avg_pool2d", 2, kernel_size, stride, padding)
     return _avg_pool("avg_pool2d", x, windows, ceil_mode, count_include_pad, divisor_override)
@@ -118,8 +118,8 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Arguments are
-    those of `avg_pool2d`, with ints or three numbers."""
+    """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
+    arguments are those of `avg_pool2d`, with ints or three numbers."""
     windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
     return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
 
@@ -147,7 +147,7 @@ def _avg_pool(
         return out * (prod(kernel) / divisor)
     if (with_padding or not any(padding)) and same(x.shape[2:], size):
         return out
-    # The op divides by the size of the kernel: divide by the share of it that counts as well.
+    # The op divides by the size of the kernel: also divide by the share of the kernel that counts.
     one = make_const(full((1,) * x.ndim, 1, out.dtype, out.device))
     around = padding if with_padding else (0,) * len(padding)
     counted = ops.broadcast_to(one, (1, 1, *(n + 2 * p for n, p in zip(size, around, strict=True))))
@@ -163,8 +163,8 @@ def _check_rank(owner: str, x: Tensor, axes: int) -> None:
 
 
 def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
-    """x with elements of `value` after each axis, so that the last windows are full which begin
-    within x or the padding before it."""
+    """Return x with elements of `value` added at the end of each axis, so that every window that
+    begins within x, or in the padding before it, is full."""
     kernel, stride, padding, *dilation = windows
     after = [(0, 0), (0, 0)]
     for n, k, s, p, d in zip(
@@ -180,7 +180,7 @@ def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
 
 
 def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
-    """`pool`, an op over (N, H, W, C), over (N, C, ...)."""
+    """Apply `pool`, an op over (N, H, W, C), to x (N, C, ...)."""
     axes = len(windows[0])
     if axes == 3:
         return _pool3d(x, windows, pool)
@@ -192,8 +192,8 @@ def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
 
 
 def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tensor, Tensor]:
-    """The largest elements of the windows of x, and their places in the flattened `size`, which x
-    has but for elements that were added after each axis."""
+    """Return the largest elements of the windows of x, and their places in the flattened `size`:
+    the extents of x before elements were added at the end of each axis."""
     kernel, stride, padding, dilation = windows
     counts = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -201,7 +201,7 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
     ]
 
     def taps(padded: Tensor) -> Tensor:
-        """For each element of a window, what all windows have there."""
+        """Return, for each position in a window, the elements of all windows at that position."""
         found = []
         for offset in itertools.product(*map(range, kernel)):
             key: tuple[Any, ...] = (Ellipsis,)
@@ -213,7 +213,7 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
     around = [(p, p) for p in padding]
     seen = taps(ops.pad(x, ((0, 0), (0, 0), *around), lowest(x.dtype)))
     chosen = first_largest(seen, 0)
-    # Where no element is larger than those around x, it is the window's first one within x.
+    # If no element of a window exceeds the padding, the window's first element within x counts.
     one = make_const(full((1,) * x.ndim, 1, "int32", x.device))
     beside = [(p, p + m - n) for p, m, n in zip(padding, x.shape[2:], size, strict=True)]
     within = taps(ops.pad(ops.broadcast_to(one, (1, 1, *size)), ((0, 0), (0, 0), *beside)))
@@ -229,8 +229,8 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
 
 
 def first_largest(x: Tensor, axis: int) -> Tensor:
-    """The number of the largest element along an axis: of those equal the first, but of several NaN
-    the last, as PyTorch's pools choose."""
+    """Return the number of the largest element along an axis. As in PyTorch's pools, it is the
+    first of several equal elements, but the last of several NaN."""
     chosen = ops.argmax(x, axis)
     if not is_floating(x.dtype):
         return chosen
@@ -243,7 +243,7 @@ def first_largest(x: Tensor, axis: int) -> Tensor:
 def _windows(
     owner: str, axes: int, kernel: Any, stride: Any, padding: Any, *dilation: Any
 ) -> Windows:
-    """Kernel, stride, padding (and dilation), each as `axes` numbers."""
+    """Return kernel, stride, padding (and dilation), each as `axes` numbers."""
     given = {
         "kernel_size": kernel,
         "stride": kernel if stride is None else stride,
@@ -261,40 +261,41 @@ def _pool3d(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
     y = pool(x, *[each[1:] for each in windows])
     rows, columns = y.shape[1:3]
     y = ops.reshape(y, (batch, depth, 1, rows * columns * channels))
-    neutral = ((1,), (1,), (0,), (1,))  # a window that does not look to the sides
+    neutral = ((1,), (1,), (0,), (1,))  # a window that covers one column
     y = pool(y, *[each[:1] + one for each, one in zip(windows, neutral, strict=False)])
     y = ops.reshape(y, (batch, y.shape[1], rows, columns, channels))
     return ops.permute(y, (0, 4, 1, 2, 3))
 
 
 def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
-    """The output's extents, where None keeps the input's. ShapeError if x has other axes."""
+    """Return the output's extents; None in `output_size` keeps the input's extent. ShapeError
+    unless x has `axes` axes after (N, C)."""
     _check_rank(owner, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
     if len(given) != axes:
-        raise ValueError(f"{owner}: output_size {output_size!r} must be an int or {axes} of them")
+        raise ValueError(f"{owner}: output_size {output_size!r} must be an int or {axes} ints")
     sizes = [n if size is None else size for n, size in zip(x.shape[2:], given, strict=True)]
     for size in sizes:
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{owner}: output_size {output_size!r}: {size!r} is no int above 0")
+            raise ValueError(f"{owner}: output_size {output_size!r}: {size!r} is not an int > 0")
     return sizes
 
 
 def _parts(extent: int, size: int) -> list[tuple[int, int]]:
-    """(begin, end) of the windows into which `extent` is divided; they may overlap by one."""
+    """Return (begin, end) of the `size` windows that divide `extent`; they may overlap by one."""
     return [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
 
 
 def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    """Return the means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
     output_size). Window i goes from floor(i L / output_size) to ceil((i + 1) L / output_size)."""
     (size,) = _sizes("adaptive_avg_pool1d", x, output_size, 1)
     return averaged(x, 2, size)
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of windows that divide rows and columns into `output_size` (an int or a pair, where
-    None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    """Return the means of windows that divide rows and columns into `output_size` parts (an int or
+    a pair, in which None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     rows, columns = _sizes("adaptive_avg_pool2d", x, output_size, 2)
     if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
         return avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
@@ -302,7 +303,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
 
 def averaged(x: Tensor, axis: int, size: int) -> Tensor:
-    """Means of windows along an axis, as a product with a matrix."""
+    """Return the means of `size` windows along an axis, computed as a product with a matrix."""
     extent = x.shape[axis]
     matrix = np.zeros((extent, size))
     for i, (begin, end) in enumerate(_parts(extent, size)):
@@ -314,20 +315,21 @@ def averaged(x: Tensor, axis: int, size: int) -> Tensor:
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
-    output_size)."""
+    """Return the largest elements of `output_size` windows that divide the last axis: (N, C, L) ->
+    (N, C, output_size)."""
     return _adaptive_max("adaptive_max_pool1d", x, output_size, 1)
 
 
 def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of windows that divide rows and columns into `output_size` (an int or a
-    pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    """Return the largest elements of windows that divide rows and columns into `output_size` parts
+    (an int or a pair, in which None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     return _adaptive_max("adaptive_max_pool2d", x, output_size, 2)
 
 
 def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of windows that divide planes, rows and columns into `output_size` (an
-    int or three numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    """Return the largest elements of windows that divide planes, rows and columns into
+    `output_size` parts (an int or three numbers, in which None keeps the extent): (N, C, D, H, W)
+    -> (N, C, *output_size)."""
     return _adaptive_max("adaptive_max_pool3d", x, output_size, 3)
 
 
@@ -350,16 +352,16 @@ def _adaptive_max(owner: str, x: Tensor, output_size: Any, axes: int) -> Tensor:
 def lp_pool1d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """(The sum of x ** norm_type) ** (1 / norm_type) of each window, 0 for a sum below 0, with the
-    gradient 0 there and at 0: (N, C, L) -> (N, C, length). kernel_size, stride and
-    ceil_mode are those of `max_pool1d`."""
+    """Return sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length). If
+    the sum is 0 or below, the result and its gradient are 0. kernel_size, stride and ceil_mode are
+    those of `max_pool1d`."""
     return _lp_pool("lp_pool1d", x, norm_type, [kernel_size, stride], 1, ceil_mode)
 
 
 def lp_pool2d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """Like `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode:
+    """Apply `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for two axes:
     (N, C, H, W) -> (N, C, rows, columns)."""
     return _lp_pool("lp_pool2d", x, norm_type, [kernel_size, stride], 2, ceil_mode)
 
@@ -367,7 +369,7 @@ def lp_pool2d(
 def lp_pool3d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """Like `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode:
+    """Apply `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for three axes:
     (N, C, D, H, W) -> (N, C, planes, rows, columns)."""
     return _lp_pool("lp_pool3d", x, norm_type, [kernel_size, stride], 3, ceil_mode)
 
@@ -376,7 +378,7 @@ def _lp_pool(
     owner: str, x: Tensor, norm_type: float, window: list[Any], axes: int, ceil_mode: bool
 ) -> Tensor:
     if finite(owner, "norm_type", norm_type) == 0:
-        raise ValueError(f"{owner}: norm_type is 0, and sums are raised to 1 / norm_type")
+        raise ValueError(f"{owner}: norm_type is 0, but sums are raised to 1 / norm_type")
     windows = _windows(owner, axes, *window, 0)
     means = _avg_pool(owner, x ** float(norm_type), windows, ceil_mode, True, None)
     totals = means * prod(windows[0])
@@ -385,8 +387,9 @@ def _lp_pool(
 
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of windows that divide planes, rows and columns into `output_size` (an int or three
-    numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    """Return the means of windows that divide planes, rows and columns into `output_size` parts (an
+    int or three numbers, in which None keeps the extent): (N, C, D, H, W) -> (N, C,
+    *output_size)."""
     for axis, size in enumerate(_sizes("adaptive_avg_pool3d", x, output_size, 3), start=2):
         x = averaged(x, axis, size)
     return x

@@ -1,4 +1,4 @@
-"""Images of another size. Each axis is resampled on its own."""
+"""Resizing of images. Each axis is resampled on its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ...sizes.dims import Expression
 from ...sizes.extents import is_symbolic, same
 from .pool import AXES, averaged
 
-_AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}  # of modes for one number
+# The number of axes of each mode that works for one number of axes only.
+_AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
 _NEAREST = ("nearest", "nearest-exact")
 _MODES = (*_NEAREST, "area", *_AXES_OF)
 
@@ -37,19 +38,19 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
-    `scale_factor`: a number for each axis, or one for all.
+    """Return x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or
+    by `scale_factor`: a number for each axis, or one for all.
 
-    `mode` is nearest (of PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear
-    and trilinear (of one, two and three axes) or bicubic (of two, with a = -0.75: Keys 1981). With
-    `align_corners` the centres of the outermost elements stay in place, otherwise their outer
+    `mode` is nearest (PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear,
+    trilinear (for one, two and three axes) or bicubic (for two axes, with a = -0.75: Keys 1981).
+    With `align_corners` the centres of the outermost elements stay in place, otherwise their outer
     edges. With `recompute_scale_factor` the ratio of the sizes counts, which differs from
-    scale_factor where a size was rounded down. `antialias`, for bilinear and bicubic (then with
-    a = -0.5), widens the filter where an axis shrinks.
+    scale_factor if a size was rounded down. `antialias`, for bilinear and bicubic (then with
+    a = -0.5), widens the filter when an axis shrinks.
 
     ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError for
-    modes and sizes that are not there. A symbolic extent takes a scale_factor that is an integer,
-    or one divided by a power of 2, or a size, without antialias, and no area.
+    unknown modes and sizes. A symbolic extent takes a size, or a scale_factor that is an integer or
+    an integer divided by a power of 2; it does not take antialias or the mode area.
     """
     check_tensors("interpolate", x=x)
     axes = x.ndim - 2
@@ -78,15 +79,15 @@ def resized(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """x (N, C, ...) with axes of these sizes, unchecked, in all modes of `interpolate` but area. A
-    factor of None is the ratio of the sizes, which may be symbolic."""
+    """Return x (N, C, ...) with axes of these sizes, without checks, in all modes of `interpolate`
+    but area. A factor of None means the ratio of the sizes, which may be symbolic."""
     if mode in _NEAREST:
         repeats = [_repeats(*each) for each in zip(x.shape[2:], sizes, factors, strict=True)]
         if all(repeats):
             return _repeated(x, repeats)
     axes = list(zip(range(2, x.ndim), sizes, factors, strict=True))
     if not is_symbolic((*x.shape[2:], *sizes)):
-        # The less there is, the less there is to do; rows are vectors, columns are not.
+        # Axes that shrink most come first: they leave less work. Then rows, which are contiguous.
         axes.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
     kind = Filter(mode in ("bicubic", "cubic"), align_corners, antialias)
     for axis, m, factor in axes:
@@ -101,7 +102,7 @@ def _check_mode(
     x: Tensor, mode: str, axes: int, align_corners: bool | None, antialias: bool
 ) -> None:
     if mode not in _MODES:
-        raise ValueError(f"interpolate: mode {mode!r} is none of {', '.join(_MODES)}")
+        raise ValueError(f"interpolate: mode {mode!r} is not one of {', '.join(_MODES)}")
     if _AXES_OF.get(mode, axes) != axes:
         wanted = AXES[_AXES_OF[mode] - 1]
         raise ShapeError(f"interpolate: mode {mode!r} takes (N, C, {wanted}), not {x.shape}")
@@ -116,9 +117,9 @@ def _check_mode(
 def _sizes(
     old: Sequence[int], size: Any, scale_factor: Any, axes: int
 ) -> tuple[list[int], list[float | None]]:
-    """The new extents, and the factors that were given."""
+    """Return the new extents, and the factors that were given."""
     if (size is None) == (scale_factor is None):
-        raise ValueError("interpolate: give size or scale_factor, one of them")
+        raise ValueError("interpolate: give either size or scale_factor")
     what, given = ("size", size) if scale_factor is None else ("scale_factor", scale_factor)
     values = list(given) if isinstance(given, (tuple, list)) else [given] * axes
     values = [v.item() if isinstance(v, np.generic) else v for v in values]
@@ -144,13 +145,14 @@ def _scaled(n: int, factor: float) -> int:
     if under > 64:
         raise TraceError(
             f"interpolate: the symbolic extent {n} takes a scale_factor like 2 or 1.5, an integer "
-            f"or one divided by a power of 2, not {factor}"
+            f"or an integer divided by a power of 2, not {factor}"
         )
     return n * over // under
 
 
 def _repeats(n: int, m: int, factor: float | None) -> int:
-    """How often each of n elements comes in m, the nearest to each; 0 if not all come as often."""
+    """Return how often each of n elements occurs in m elements by the nearest rule; 0 if the
+    elements do not occur equally often."""
     if factor is not None:
         return int(factor) if factor == int(factor) and same(m, n * int(factor)) else 0
     if not is_symbolic((n, m)):
@@ -159,7 +161,7 @@ def _repeats(n: int, m: int, factor: float | None) -> int:
 
 
 def _repeated(x: Tensor, repeats: Sequence[int]) -> Tensor:
-    """Each element of the axes after (N, C) so often."""
+    """Return x with each element of the axes after (N, C) repeated as often as `repeats` says."""
     spread, wide, merged = list(x.shape[:2]), list(x.shape[:2]), list(x.shape[:2])
     for n, times in zip(x.shape[2:], repeats, strict=True):
         spread += [n, 1]
@@ -172,7 +174,7 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
     n = x.shape[axis]
     if same(n, m):
         return x
-    # In float32, as PyTorch: where an element is as near to two, the rounding decides.
+    # In float32, as in PyTorch: rounding decides between two elements that are equally near.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
     if is_symbolic((n, m)):
         ratio = Filter(False, False, False).ratio(n, m, factor, x.device)
@@ -185,15 +187,15 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
 
 @dataclass(frozen=True)
 class Filter:
-    """How an element of an axis is made of those around it."""
+    """The rule by which a new element is computed from the elements around it."""
 
     is_cubic: bool
     align_corners: bool
     antialias: bool
 
     def ratio(self, n: Any, m: Any, factor: float | None, device: Device | None = None) -> Any:
-        """The distance of neighbours among m elements, counted in those of an axis of n: a number,
-        or if sizes leave it open a float32 Tensor on `device`."""
+        """Return the distance between neighbours of the m new elements, in units of the n old
+        elements: a number, or for symbolic sizes a float32 Tensor on `device`."""
         if factor is not None and not self.align_corners:
             return 1 / factor
         over, under = (n - 1, m - 1) if self.align_corners else (n, m)
@@ -202,8 +204,8 @@ class Filter:
         return _number(over, device) / ops.maximum(_number(under, device), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
-        """(places, weights) of each element that the elements `at` are made of. `xp` is NumPy or
-        needle.ops."""
+        """Return a list of (places, weights) of the old elements from which the new elements `at`
+        are computed. `xp` is NumPy or needle.ops."""
         centre = at * ratio if self.align_corners else (at + 0.5) * ratio - 0.5
         if not self.is_cubic:
             centre = xp.minimum(xp.maximum(centre, 0), n - 1)
@@ -217,7 +219,8 @@ class Filter:
         ]
 
     def table(self, n: int, m: int, factor: float | None) -> tuple[Any, Any]:
-        """(places, weights), each (taps, m), of what m elements among n are made of."""
+        """Return (places, weights), each (taps, m), of the old elements, out of n, from which the m
+        new elements are computed."""
         ratio = self.ratio(n, m, factor)
         if self.antialias:
             return _wide_taps(n, m, ratio, self.is_cubic)
@@ -226,14 +229,14 @@ class Filter:
 
 
 def _number(n: Any, device: Device | None) -> Tensor:
-    """An extent, which may be symbolic, as a float32 Tensor of no axis."""
+    """Return an extent, which may be symbolic, as a 0-d float32 Tensor."""
     return init.zeros(dtype="float32", device=device, requires_grad=False) + n
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
-    """(places, weights), each (taps, m), of the elements that m elements among n are made of by an
-    antialiasing filter: it is as wide as the distance of the m elements, `ratio`, if that is above
-    1. Places that a filter does not reach have the weight 0."""
+    """Return (places, weights), each (taps, m), of the old elements, out of n, from which an
+    antialiasing filter computes m new elements. The filter is as wide as the distance between new
+    elements, `ratio`, if that is above 1. Places that it does not reach have the weight 0."""
     wide = max(ratio, 1.0)
     reach = (2 if is_cubic else 1) * wide
     centre = (np.arange(m) + 0.5) * ratio
@@ -251,13 +254,15 @@ def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
 
 
 def cubic_weights(share: Any) -> list[Any]:
-    """The weights of the four elements around a point, which is `share` behind the second one."""
+    """Return the weights of the four elements around a point that lies `share` after the second
+    element."""
     distances = (share + 1, share, 1 - share, 2 - share)
     return [_cubic(d, -0.75, i in (1, 2)) for i, d in enumerate(distances)]
 
 
 def _cubic(distance: Any, a: float, is_near: bool) -> Any:
-    """The weight of an element at a distance of up to 1, or of 1 to 2 (Keys 1981, equation 4)."""
+    """Return the weight of an element at a distance of up to 1 (`is_near`), or of 1 to 2 (Keys
+    1981, equation 4)."""
     if is_near:
         return ((a + 2) * distance - (a + 3)) * distance * distance + 1
     return ((distance - 5) * distance + 8) * distance * a - 4 * a
@@ -277,15 +282,15 @@ def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -
 def _tables(
     kind: Filter, n: int, m: int, factor: float | None, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """The places and weights that Resample takes: of m elements among n, and the other way."""
+    """Return the places and weights that Resample takes: from n elements to m, and the reverse."""
     return resample_tables(*kind.table(n, m, factor), n, dtype, device)
 
 
 def resample_tables(
     places: Any, weights: Any, n: int, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """What Resample takes beside x, from NumPy arrays (taps, m) of places in 0..n - 1 and weights:
-    both, and the same sums the other way round."""
+    """Return the tables that Resample takes besides x: NumPy arrays (taps, m) of places in 0..n - 1
+    and of weights, and the tables of the transposed sums."""
     tables = (places, weights, *_reversed(places, weights, n))
     return tuple(
         array(each, dtype=dtype if each.dtype.kind == "f" else None, device=device)
@@ -294,7 +299,7 @@ def resample_tables(
 
 
 def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
-    """For each of n places, the elements that it is in, and with which weight."""
+    """Return for each of n places the elements that use it, and the weights with which they do."""
     order = np.argsort(places, axis=None, kind="stable")
     place = places.ravel()[order]
     number = np.arange(place.size) - np.searchsorted(place, place)  # of the element at its place
@@ -306,11 +311,11 @@ def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
 
 
 def _by_takes(x: Tensor, axis: int, m: Any, factor: float | None, kind: Filter) -> Tensor:
-    """The blend along an axis of symbolic extent, whose places are computed at the call."""
+    """Return the blend along an axis of symbolic extent; its places are computed at each call."""
     n = x.shape[axis]
     if kind.antialias:
         raise TraceError(
-            f"interpolate: axis {axis} has the symbolic extent {n}, which does not go with "
+            f"interpolate: axis {axis} has the symbolic extent {n}, which does not work with "
             "antialias"
         )
     ratio = kind.ratio(n, m, factor, x.device)

@@ -1,4 +1,4 @@
-"""PyTorch's functions of gradients and parameters: `torch.nn.utils`.
+"""PyTorch's functions for gradients and parameters, from `torch.nn.utils`.
 
 `parameters` is a Tensor or an iterable of Tensors, such as `model.parameters()`. Gradients that are
 None do not count.
@@ -33,8 +33,8 @@ Tensors = Tensor | Iterable[Tensor]
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
-    """The norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 / norm_type),
-    or the largest |x| for inf, in float64. 0 if there are none.
+    """Return the norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 /
+    norm_type), or the largest |x| for inf, in float64. Without elements it is 0.
 
     ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a norm that
     is infinite or NaN (a TraceError while tracing).
@@ -49,7 +49,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
 ) -> Tensor:
     """Scale the gradients of `parameters` so that their joint norm, which `get_total_norm` computes
-    with norm_type and error_if_nonfinite, is at most `max_norm`. Returns the norm before.
+    with norm_type and error_if_nonfinite, is at most `max_norm`. Return the norm before scaling.
 
     >>> p = ndl.Tensor([3.0, 4.0])
     >>> (p * p / 2).sum().backward()
@@ -68,12 +68,12 @@ def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
 def clip_norm(
     owner: str, parameters: Tensors, max_norm: float, norm_type: float, error_if_nonfinite: bool
 ) -> Tensor:
-    """`clip_grad_norm_`, whose errors name `owner`."""
+    """Run `clip_grad_norm_`, with errors that name `owner`."""
     not_negative(owner, "max_norm", max_norm)
     learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
     with no_grad():
         total = _total_norm(owner, [grad for _, grad in learned], norm_type, error_if_nonfinite)
-        # As PyTorch's, so that a norm of zero is not a divisor.
+        # As in PyTorch; the small number avoids a division by a norm of zero.
         scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
         if state.trace is not None or not scale.item() >= 1:
             for parameter, grad in learned:
@@ -84,7 +84,7 @@ def clip_norm(
 
 
 def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
-    """`clip_grad_value_`, whose errors name `owner`."""
+    """Run `clip_grad_value_`, with errors that name `owner`."""
     limit = not_negative(owner, "clip_value", clip_value)
     with no_grad():
         for parameter in _listed(parameters):
@@ -93,14 +93,14 @@ def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
 
 
 def parameters_to_vector(parameters: Tensors) -> Tensor:
-    """All elements of `parameters` one after the other, in one vector, through which gradients
-    flow."""
+    """Return one vector of all elements of `parameters`, one after the other. Gradients flow
+    through it."""
     return ops.concat([ops.reshape(p, (-1,)) for p in _listed(parameters)], 0)
 
 
 def vector_to_parameters(vec: Tensor, parameters: Tensors) -> None:
     """Replace the values of `parameters` by the elements of the vector `vec`, in the order of
-    `parameters_to_vector`. ShapeError unless it has as many; then none has changed."""
+    `parameters_to_vector`. ShapeError, without any change, if the vector has another length."""
     if not isinstance(vec, Tensor):
         raise TypeError(f"vector_to_parameters: vec is a {type(vec).__name__}, not a Tensor")
     listed = _listed(parameters)
@@ -124,7 +124,7 @@ def _total_norm(
     if error_if_nonfinite and state.trace is not None:
         raise TraceError(
             f"{owner}: tracing: error_if_nonfinite reads the norm, which is not known while "
-            "tracing: return it, and check it outside"
+            "tracing: return the norm, and check it outside"
         )
     tensors = [x for x in tensors if x.size]
     if not tensors:

@@ -19,9 +19,9 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
+    """Return sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
     `batch_first`, filled up with `padding_value` at the "right" or "left" (`padding_side`).
-    ShapeError if `sequences` is empty or extents behind the first differ.
+    ShapeError if `sequences` is empty or extents after the first differ.
 
     >>> nn.utils.rnn.pad_sequence([ndl.tensor([1, 2, 3]), ndl.tensor([4])], True).tolist()
     [[1, 2, 3], [4, 0, 0]]
@@ -32,7 +32,7 @@ def pad_sequence(
         raise ValueError(f"pad_sequence: padding_side {padding_side!r} is not 'right' or 'left'")
     if not sequences or any(not x.ndim or x.shape[1:] != sequences[0].shape[1:] for x in sequences):
         shapes = [x.shape for x in sequences]
-        raise ShapeError(f"pad_sequence: shapes {shapes} are not (L_i, ...) of equal other extents")
+        raise ShapeError(f"pad_sequence: shapes {shapes} must be equal except for the first extent")
     longest = max(x.shape[0] for x in sequences)
     rows = []
     for x in sequences:
@@ -45,8 +45,9 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
-    """The sequences of these `lengths` in `padded_sequences`, a result of `pad_sequence` (longest,
-    N, ...), or with `batch_first` (N, longest, ...). ShapeError unless there are N lengths."""
+    """Return the sequences in `padded_sequences`, a result of `pad_sequence` (longest, N, ...), or
+    with `batch_first` (N, longest, ...), cut to their `lengths`. ShapeError unless there are N
+    lengths."""
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     rows = padded_sequences if batch_first else ops.swapaxes(padded_sequences, 0, 1)
     if len(given) != rows.shape[0]:

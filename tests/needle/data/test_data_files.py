@@ -186,8 +186,8 @@ def test_cifar10_files_that_are_not_right(tmp_path, rng):
         (good[:-1000], "not a CIFAR-10 batch"),
         (good[:40], "not a CIFAR-10 batch"),
         (pickle.dumps([1], protocol=2), "a list, not a dict"),
-        (dump(labels=[1, 2]), "'data' is no array"),
-        (dump(data=array(), labels=[1, "2"]), "whole numbers"),
+        (dump(labels=[1, 2]), "'data' is not an array"),
+        (dump(data=array(), labels=[1, "2"]), "list of ints"),
         (dump(data=array(), labels=[1, 10]), "label 10"),
         (dump(data=array(), labels=[1, -1]), "label -1"),
         (dump(data=array(), labels=[1, 2**70]), "is not in 0..9"),
@@ -196,10 +196,10 @@ def test_cifar10_files_that_are_not_right(tmp_path, rng):
         (dump(data=np.asfortranarray(array()), labels=[1, 2]), "3072 bytes"),
         (dump(data=array(dtype=np.float32), labels=[1, 2]), "f4"),
         (dump(data=np.array([None, 1]), labels=[1, 2]), "O8"),
-        (dump(data=Evil(evil), labels=[1, 2]), "open has no place in it"),
-        (pickle.dumps(Evil(evil)), "open has no place in it"),
-        (b"cos\nsystem\n(S'touch evil'\ntR.", "os.system has no place in it"),
-        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\ndtype\nNN\x87R.", "no array"),
+        (dump(data=Evil(evil), labels=[1, 2]), "open is not allowed in it"),
+        (pickle.dumps(Evil(evil)), "open is not allowed in it"),
+        (b"cos\nsystem\n(S'touch evil'\ntR.", "os.system is not allowed in it"),
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\ndtype\nNN\x87R.", "not an array"),
         (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00utf-7\x86R.", "latin1"),
     ]:
         (tmp_path / "test_batch").write_bytes(content)
@@ -224,7 +224,7 @@ def test_cifar10_files_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data_batch_4\.bin is missing"):
         CIFAR10Dataset(tmp_path, train=True)
     (tmp_path / "test_batch.bin").write_bytes(b"\0" * 3072)
-    with pytest.raises(ValueError, match="3072 bytes are no whole number of records of 3073"):
+    with pytest.raises(ValueError, match="3072 bytes are not a whole number of records of 3073"):
         CIFAR10Dataset(tmp_path, train=False)
 
 
@@ -259,7 +259,7 @@ def test_corpora_that_are_not_right(tmp_path):
     (tmp_path / "train.txt").write_text("a b\n")
     with pytest.raises(FileNotFoundError, match=r"test\.txt"):
         Corpus(tmp_path)
-    for content, word in [(b"", "holds no text"), (b"\xff\xfe\0", "not a text file")]:
+    for content, word in [(b"", "contains no text"), (b"\xff\xfe\0", "not a text file")]:
         (tmp_path / "test.txt").write_bytes(content)
         with pytest.raises(ValueError, match=word) as raised:
             Corpus(tmp_path)

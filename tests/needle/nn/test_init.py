@@ -144,7 +144,7 @@ def test_normal_takes_a_mean_and_a_deviation_for_each_place():
         (lambda: ndl.normal(1.0, -1.0), ValueError, "normal: std -1.0"),
         (lambda: ndl.normal(mean, std - 0.5), ValueError, "normal: std holds -0.5"),
         (lambda: ndl.normal(ndl.zeros(2), std), ValueError, "normal: shapes .* do not broadcast"),
-        (lambda: ndl.normal(mean, std, (2,)), TypeError, "normal: shape is for"),
+        (lambda: ndl.normal(mean, std, (2,)), TypeError, "normal: give shape only"),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -275,7 +275,7 @@ def test_bad_arguments_are_named():
         (lambda: lr_scheduler.ChainedScheduler([step], other), ValueError, "another optimizer"),
         (lambda: lr_scheduler.ChainedScheduler([3]), TypeError, r"schedulers\[0\] is a int"),
         (lambda: lr_scheduler.StepLR(mine, 3, last_epoch=-2), ValueError, "last_epoch -2"),
-        (lambda: step.load_state_dict({"steps": 1}), ValueError, "StepLR: not what"),
+        (lambda: step.load_state_dict({"steps": 1}), ValueError, "StepLR: not a"),
     ):
         with pytest.raises(error, match=text):
             make()

@@ -277,7 +277,7 @@ def test_groups_have_options_of_their_own(device):
     one = optim.Adam([a], lr=1.0)
     one.param_groups[0]["lr"] = 0.25
     assert one.lr == 0.25 and one.param_groups[0]["params"] == [a]
-    with pytest.raises(ValueError, match=r"'beta' is no option .* lr, beta1"):
+    with pytest.raises(ValueError, match=r"no option 'beta'.* lr, beta1"):
         one.param_groups[0]["beta"] = 1
     with pytest.raises(ValueError, match="SGD: lr -1"):
         optim.SGD([{"params": [a], "lr": -1}])
