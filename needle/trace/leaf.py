@@ -16,7 +16,7 @@ class Leaf:
     name: str
     node: Node
     value: NDArray = dataclasses.field(repr=False)
-    others: tuple[str, ...] = ()  # further names of a parameter
+    others: tuple[str, ...] = ()  # other names of a parameter
 
     @property
     def spec(self) -> Any:

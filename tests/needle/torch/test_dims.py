@@ -101,7 +101,7 @@ def test_the_sizes_at_which_a_model_is_traced():
         ({"x": N}, "must be a dict from axes to dims"),
         ({"x": {0: torch.export.Dim("n")}}, r"torch's Dim 'n' has no max: .*Dim\('n', max=64\)"),
         ({"x": {0: torch.export.Dim.AUTO}}, r"axis 0 of input 'x' has no largest size.*AUTO\(max"),
-        ({"x": {0: N}, "y": {0: Dim("n", max=3)}}, "two dims of one name"),
+        ({"x": {0: N}, "y": {0: Dim("n", max=3)}}, "two dims have one name"),
     ],
 )
 def test_dims_that_are_none(dims, match):
