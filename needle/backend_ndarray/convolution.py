@@ -14,7 +14,7 @@ DTYPES = ("float32", "float64")
 
 
 def supported(a: NDArray, b: NDArray) -> bool:
-    """Whether the kernels support the inputs `a` and `b`."""
+    """Return whether the kernels support the inputs `a` and `b`."""
     return a.dtype == b.dtype and a.dtype in DTYPES and a.device is b.device
 
 

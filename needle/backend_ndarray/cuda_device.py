@@ -44,7 +44,8 @@ def kernels(module: Any, index: int) -> Any:
 
 
 def _library_folders() -> list[str]:
-    """The library folders of NVIDIA's wheels, such as nvidia/cublas/lib or nvidia/cu13/lib."""
+    """Return the library folders of NVIDIA's wheels, such as nvidia/cublas/lib or
+    nvidia/cu13/lib."""
     packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     return sorted(str(folder) for folder in packages.glob("*/lib"))
 

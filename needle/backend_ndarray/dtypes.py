@@ -61,25 +61,26 @@ def result_type(a: str, b: str) -> str:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether the dtype is floating-point."""
+    """Return whether the dtype is floating-point."""
     return dtype in FLOATING
 
 
 def is_half(dtype: str) -> bool:
-    """Whether the dtype is float16 or bfloat16."""
+    """Return whether the dtype is float16 or bfloat16."""
     return dtype in HALVES
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which `dtype` is computed and accumulated: float32 for float16 and bfloat16,
-    int32 for integers of 8 and 16 bits."""
+    """Return the dtype in which `dtype` is computed and accumulated: float32 for float16 and
+    bfloat16, int32 for integers of 8 and 16 bits."""
     if dtype in HALVES:
         return "float32"
     return "int32" if dtype in SMALL_INTEGER else dtype
 
 
 def is_narrow(dtype: str) -> bool:
-    """Whether `dtype` is computed in a wider dtype: a half, or an integer of 8 or 16 bits."""
+    """Return whether `dtype` is computed in a wider dtype: a half, or an integer of 8 or 16
+    bits."""
     return compute_dtype(dtype) != dtype
 
 

@@ -118,7 +118,7 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
 
 
 def is_basic(key: Any) -> bool:
-    """Whether the key has no index arrays."""
+    """Return whether the key has no index arrays."""
     for entry in key if type(key) is tuple else (key,):
         if type(entry) is slice or type(entry) is int or entry is None or entry is Ellipsis:
             continue

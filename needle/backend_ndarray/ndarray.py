@@ -145,7 +145,7 @@ class Device:
         return wrap(self, self.kernels.empty(_extents(shape), dtype_name(dtype)))
 
     def full(self, shape: Any, fill_value: float, dtype: str = "float32") -> NDArray:
-        """An array of `shape` and `dtype` with every element `fill_value`."""
+        """Return an array of `shape` and `dtype` with every element `fill_value`."""
         out = self.empty(shape, dtype)
         out.fill(fill_value)
         return out

@@ -21,7 +21,7 @@ _FITS = (IndexError, TypeError, ValueError)
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a plain int or None, or a slice, tuple or list of plain values."""
+    """Return whether a value is a plain int or None, or a slice, tuple or list of plain values."""
     if isinstance(value, slice):
         return _plain((value.start, value.stop, value.step))
     if type(value) in (tuple, list):

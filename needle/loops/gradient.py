@@ -341,7 +341,7 @@ def _through(number: int, steps: dict[int, Step], kinds: Any) -> tuple[int, list
 
 
 def _is_transposed(number: int, steps: dict[int, Step], specs: Any) -> bool:
-    """Whether a value is the transpose of a matrix."""
+    """Return whether a value is the transpose of a matrix."""
     step = steps.get(number)
     if step is None or len(specs[number].shape) != 2:
         return False

@@ -75,7 +75,7 @@ def scan(
 
 
 def _steps(slices: Sequence[tuple[str, Tensor]], length: Any) -> Any:
-    """The number of steps."""
+    """Return the number of steps."""
     if length is not None:
         steps = length if isinstance(length, Expression) else as_int(length)
         if steps < 0:

@@ -14,7 +14,7 @@ from ..errors import ModelError, UnsupportedError
 
 
 def is_external(onnx: Any, tensor: Any) -> bool:
-    """Whether the elements of a TensorProto (`tensor`) are in another file. `onnx` is the
+    """Return whether the elements of a TensorProto (`tensor`) are in another file. `onnx` is the
     package."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 

@@ -61,11 +61,11 @@ class Node(NamedNode):
         return self.op_type in ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
 
     def wants(self, index: int) -> bool:
-        """Whether the model uses the output at `index`."""
+        """Return whether the model uses the output at `index`."""
         return index < len(self.outputs) and self.outputs[index] != ""
 
     def has(self, name: str) -> bool:
-        """Whether the attribute `name` is given or has a default."""
+        """Return whether the attribute `name` is given or has a default."""
         return name in self.attributes
 
     # Attributes by type. An attribute without a default must be present.
@@ -156,7 +156,7 @@ class Graph:
 
 
 def used_names(node: Node) -> set[str]:
-    """The names of the values that a `node` and its subgraphs use."""
+    """Return the names of the values that a `node` and its subgraphs use."""
     names = {name for name in node.inputs if name}
     for value in node.attributes.values():
         if isinstance(value, Graph):

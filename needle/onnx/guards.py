@@ -31,7 +31,8 @@ class _Guard(NamedTuple):
 
 
 def without_guards(graph: Graph, known: Mapping[str, np.ndarray]) -> Graph:
-    """The `graph` with each guarded attention rewritten. `known` has the known values by name."""
+    """Return the `graph` with each guarded attention rewritten. `known` has the known values by
+    name."""
     makers = {name: node for node in graph.nodes for name in node.outputs if name}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:

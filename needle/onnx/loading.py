@@ -128,8 +128,8 @@ def _initialisers(onnx: Any, proto: Any, folder: Path | None) -> dict[str, np.nd
 
 
 def array_of(onnx: Any, tensor: Any) -> np.ndarray:
-    """The elements of a TensorProto (`tensor`). `onnx` is the package. Raises ModelError if their
-    number does not fit the shape, and UnsupportedError for strings and segments."""
+    """Return the elements of a TensorProto (`tensor`). `onnx` is the package. Raises ModelError if
+    their number does not fit the shape, and UnsupportedError for strings and segments."""
     where = f"tensor {tensor.name!r}"
     if tensor.data_type == onnx.TensorProto.STRING:
         raise UnsupportedError(f"{where}: strings")
@@ -214,12 +214,14 @@ def _checked(onnx: Any, work: Any) -> Any:
 
 
 def _is_zip_map(node: Any) -> bool:
-    """Whether a node turns a classifier's scores into maps. needle's converter returns an array."""
+    """Return whether a node turns a classifier's scores into maps. needle's converter returns an
+    array."""
     return node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"
 
 
 def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
-    """Whether ONNX has deprecated the operator of a node for which needle has a converter."""
+    """Return whether ONNX has deprecated the operator of a node for which needle has a
+    converter."""
     versions = [e.version for e in work.opset_import if _domain(e.domain) == ""]
     if _domain(node.domain) or not versions:
         return False

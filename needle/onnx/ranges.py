@@ -40,7 +40,7 @@ def whole_ranges(graph: Graph, known: dict[str, np.ndarray]) -> Graph:
 
 
 def _is_whole(value: object) -> bool:
-    """Whether a value is one known float without a fraction."""
+    """Return whether a value is one known float without a fraction."""
     if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind != "f":
         return False
     return bool(np.isfinite(value).all() and (value == np.floor(value)).all())

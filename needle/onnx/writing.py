@@ -126,8 +126,8 @@ class _Export:
             raise UnsupportedError(f"export: no rule writes as ONNX: {listed}")
 
     def _moves_once(self, node: Node) -> bool:
-        """Whether a rearranged copy of a weight may replace it, because no other op reads the
-        original."""
+        """Return whether a rearranged copy of a weight may replace it, because no other op reads
+        the original."""
         users = self.users[node]
         return None not in users and len({user.op for user in users if user is not None}) <= 1
 

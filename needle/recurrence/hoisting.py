@@ -68,7 +68,7 @@ class Parts:
         self._ahead = sorted(n for n in needed if n >= count)
 
     def _fits(self, step: Step, batched: set[int]) -> bool:
-        """Whether a step can be computed for all steps at once."""
+        """Return whether a step can be computed for all steps at once."""
         varying = [i for i in step.inputs if i not in self._constant]
         return all(i in batched for i in varying) and self._rule(step, set(varying)) is not None
 

@@ -40,7 +40,7 @@ def _writes(target: Any) -> bool:
 
 
 def _drops_nothing(node: Any) -> bool:
-    """Whether a node is a dropout that returns its input itself."""
+    """Return whether a node is a dropout that returns its input itself."""
     if str(node.target) != "aten.dropout.default":
         return False
     _, probability, training = node.args

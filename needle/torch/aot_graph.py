@@ -174,7 +174,7 @@ class AotGraph:
         )
 
     def _reached(self) -> set[Any]:
-        """The nodes that needle computes, and the nodes whose values they use."""
+        """Return the nodes that needle computes, and the nodes whose values they use."""
         return needed(list(self.computed), self._is_drawn)
 
     def part(self, sizes: Callable[[Any], Any] | None) -> Part:
@@ -312,7 +312,7 @@ class AotGraph:
 
 
 def zip_dict(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
-    """A dict of `keys` and `values`; raises ValueError if their counts differ."""
+    """Return a dict of `keys` and `values`; raises ValueError if their counts differ."""
     return dict(zip(keys, values, strict=True))
 
 

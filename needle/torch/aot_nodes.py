@@ -34,7 +34,7 @@ def needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = Fa
 
 
 def takes_only_like(node: Any) -> bool:
-    """Whether a node uses only the shape, strides and dtype of its first tensor."""
+    """Return whether a node uses only the shape, strides and dtype of its first tensor."""
     if node.op != "call_function" or isinstance(node.target, str):
         return False
     name = name_of(node.target)
@@ -42,7 +42,7 @@ def takes_only_like(node: Any) -> bool:
 
 
 def is_number(node: Any) -> bool:
-    """Whether a node computes a number, such as a size."""
+    """Return whether a node computes a number, such as a size."""
     import torch
 
     numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -50,7 +50,7 @@ def is_number(node: Any) -> bool:
 
 
 def source_of(node: Any) -> Any:
-    """The node that created the storage of a tensor."""
+    """Return the node that created the storage of a tensor."""
     import torch
 
     storage = _storage(node.meta["val"])
@@ -76,7 +76,7 @@ def _storage(tensor: Any) -> int:
 
 
 def is_dense(node: Any) -> bool:
-    """Whether a tensor fills its memory, in any order of its axes."""
+    """Return whether a tensor fills its memory, in any order of its axes."""
     import torch
 
     return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))

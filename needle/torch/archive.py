@@ -161,7 +161,7 @@ def _entries(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_operator(text: str) -> bool:
-    """Whether a dotted name is an operator: a function of numbers, or one in PyTorch's
+    """Return whether a dotted name is an operator: a function of numbers, or one in PyTorch's
     dispatcher."""
     import torch
 
@@ -180,7 +180,8 @@ def _is_operator(text: str) -> bool:
 
 
 def _is_arithmetic(text: str) -> bool:
-    """Whether an expression only computes a number from sizes. Sympy evaluates it as Python."""
+    """Return whether an expression only computes a number from sizes. Sympy evaluates it as
+    Python."""
     from torch.utils._sympy import functions
 
     try:

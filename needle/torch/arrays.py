@@ -11,12 +11,13 @@ from .complexes import real_dtype
 
 
 def is_held(dtype: Any) -> bool:
-    """Whether needle has a `dtype`; for a complex dtype, whether it has the dtype of the parts."""
+    """Return whether needle has a `dtype`; for a complex dtype, whether it has the dtype of the
+    parts."""
     return real_dtype(dtype_name(dtype)) in DTYPES
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a PyTorch `dtype`."""
+    """Return the name of a PyTorch `dtype`."""
     return str(dtype).partition(".")[2]
 
 

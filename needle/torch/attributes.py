@@ -118,7 +118,8 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
 
 
 def _called(model: Any, inputs: Sequence[Any]) -> Any:
-    """The result of a model for copies of inputs, with copies of its parameters and buffers."""
+    """Return the result of a model for copies of inputs, with copies of its parameters and
+    buffers."""
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -135,7 +136,8 @@ def _other(tensor: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a tensor with elements, of a kind that can be copied and compared."""
+    """Return whether a value is a tensor with elements, of a kind that can be copied and
+    compared."""
     import torch
 
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not (
@@ -170,8 +172,8 @@ def _copied(value: Any) -> Any:
 
 
 def _same(one: Any, other: Any, strict: bool = False) -> bool:
-    """Whether two values are equal. Values that are not tensors, containers or plain values count
-    as equal, unless `strict`: then they must be one object."""
+    """Return whether two values are equal. Values that are not tensors, containers or plain values
+    count as equal, unless `strict`: then they must be one object."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 

@@ -51,7 +51,7 @@ class Complex:
 
 
 def real_dtype(dtype: str) -> str:
-    """The dtype of the parts of a complex `dtype`; a real `dtype` is returned unchanged."""
+    """Return the dtype of the parts of a complex `dtype`; a real `dtype` is returned unchanged."""
     return REAL.get(dtype, dtype)
 
 
@@ -103,7 +103,7 @@ _BILINEAR = {
 
 
 def concerns(node: Node, args: Any) -> bool:
-    """Whether a node takes or returns complex numbers."""
+    """Return whether a node takes or returns complex numbers."""
     returned = any(each is not None and each.dtype in REAL for each in node.results)
     return returned or _holds(args)
 
@@ -115,7 +115,7 @@ def _holds(value: Any) -> bool:
 
 
 def knows(operator: str) -> bool:
-    """Whether nodes of an `operator` with complex numbers can be converted without
+    """Return whether nodes of an `operator` with complex numbers can be converted without
     decomposition."""
     if registry.find_complex(operator) is not None:
         return True
@@ -165,7 +165,7 @@ def _as_real(value: Any) -> Any:
 
 
 def part(value: Any, index: int) -> Any:
-    """The real (`index` 0) or imaginary part of a `value`: a tensor, a number, or a tuple of
+    """Return the real (`index` 0) or imaginary part of a `value`: a tensor, a number, or a tuple of
     them."""
     if isinstance(value, tuple):
         return tuple(part(each, index) for each in value)
@@ -207,5 +207,5 @@ def _bilinear(
 
 
 def dtype_name(value: Any) -> str:
-    """The name of a value's dtype, which may be complex."""
+    """Return the name of a value's dtype, which may be complex."""
     return value.dtype if isinstance(value, Complex) else dtype_of(value)

@@ -73,7 +73,7 @@ class Run:
 
 
 def _last_uses(program: Program) -> dict[str, int]:
-    """The number of the last node that uses each value; for returned values, the number of
+    """Return the number of the last node that uses each value; for returned values, the number of
     nodes."""
     last = {name: i for i, node in enumerate(program.nodes) for name in refs(node.args)}
     kept = [*program.outputs, *(write.value for write in program.writes)]

@@ -53,7 +53,7 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
 
 
 def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
-    """A model's exported program in its functional form."""
+    """Return a model's exported program in its functional form."""
     import torch
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -84,8 +84,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
 
 
 def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
-    """A model's exported program. If the export fails because it depends on values, it is repeated
-    with the numbers in the model's buffers known."""
+    """Return a model's exported program. If the export fails because it depends on values, it is
+    repeated with the numbers in the model's buffers known."""
     import torch
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -188,7 +188,7 @@ def _composite() -> dict[Any, Any]:
 
 
 def has_converter(target: Any) -> bool:
-    """Whether an operator has a converter."""
+    """Return whether an operator has a converter."""
     return registry.find(name_of(target)) is not None
 
 

@@ -111,5 +111,5 @@ def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tupl
 
 
 def _base(node: Node) -> str:
-    """An operator's name: "index_select" for "aten.index_select.default"."""
+    """Return an operator's name: "index_select" for "aten.index_select.default"."""
     return node.operator.partition(".")[2].partition(".")[0]

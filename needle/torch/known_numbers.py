@@ -47,7 +47,7 @@ def _is_whole(tensor: Any) -> bool:
 
 
 def decides(program: Any) -> bool:
-    """Whether a program converts a tensor to a Python number."""
+    """Return whether a program converts a tensor to a Python number."""
     import torch
 
     asked = torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default
@@ -156,14 +156,14 @@ def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that a PyTorch call writes to."""
+    """Return the tensors that a PyTorch call writes to."""
     out = kwargs.get("out")
     written = list(out) if isinstance(out, (tuple, list)) else [out]
     return [*written, *args[:1]] if _writes(getattr(function, "__name__", "")) else written
 
 
 def _writes(name: str) -> bool:
-    """Whether the PyTorch function of this name changes its first argument."""
+    """Return whether the PyTorch function of this name changes its first argument."""
     if name.startswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
     return name.endswith("_")

@@ -119,8 +119,8 @@ def loaded(
 
 
 def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[Any, str]]:
-    """The arrays of a program's weights and their kinds ("parameter", "buffer", "unsaved"), by
-    name, in the model's order. A weight with several names in the model is one array under each
+    """Return the arrays of a program's weights and their kinds ("parameter", "buffer", "unsaved"),
+    by name, in the model's order. A weight with several names in the model is one array under each
     name."""
     signature = functional.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")

@@ -100,7 +100,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _reached(program: Program, outputs: Sequence[Any]) -> set[int]:
-    """The numbers of the program's inputs that these outputs depend on."""
+    """Return the numbers of the program's inputs that these outputs depend on."""
     part = dataclasses.replace(program, outputs=tuple(outputs)).live
     used = {name for each in part.outputs for name in refs(each)}
     used |= {name for node in part.nodes for name in refs(node.args)}

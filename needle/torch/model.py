@@ -93,7 +93,7 @@ class TorchModel(Part):
             holder._unsaved = holder._unsaved | {last}
 
     def _place(self, name: str) -> tuple[Module, str]:
-        """The module that holds a weight, and the weight's name in that module."""
+        """Return the module that holds a weight, and the weight's name in that module."""
         *path, last = name.split(".")
         return functools.reduce(lambda holder, part: vars(holder)[part], path, self), last
 

@@ -21,20 +21,20 @@ def name_of(target: Any) -> str:
 
 
 def path_of(node: Any) -> str:
-    """The path of the module that a node comes from."""
+    """Return the path of the module that a node comes from."""
     stack = node.meta.get("nn_module_stack") or {}
     found = [path for path, _ in stack.values()]
     return found[-1].removeprefix("L['self'].") if found else ""
 
 
 def extents_of(value: Any) -> list[Any]:
-    """The extents of a tensor, or of all tensors in a tuple."""
+    """Return the extents of a tensor, or of all tensors in a tuple."""
     parts = value if isinstance(value, (tuple, list)) else [value]
     return [n for part in parts for n in getattr(part, "shape", ())]
 
 
 def is_number(node: Any) -> bool:
-    """Whether a node is or computes a Python number."""
+    """Return whether a node is or computes a Python number."""
     import torch
 
     value = node.meta.get("val")
@@ -44,7 +44,7 @@ def is_number(node: Any) -> bool:
 
 
 def number_dtype(value: Any) -> str:
-    """The dtype of the tensor that replaces a Python number computed from values."""
+    """Return the dtype of the tensor that replaces a Python number computed from values."""
     import torch
 
     if isinstance(value, torch.SymInt):
@@ -53,14 +53,14 @@ def number_dtype(value: Any) -> str:
 
 
 def is_random(target: Any) -> bool:
-    """Whether an operator may draw random numbers."""
+    """Return whether an operator may draw random numbers."""
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def is_draw(node: Any) -> bool:
-    """Whether a node draws random numbers."""
+    """Return whether a node draws random numbers."""
     return (
         node.op == "call_function"
         and is_random(node.target)
@@ -69,7 +69,7 @@ def is_draw(node: Any) -> bool:
 
 
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator `target`, which may draw random numbers, draws with `args` and
+    """Return whether the operator `target`, which may draw random numbers, draws with `args` and
     `kwargs`."""
     names = [each.name for each in target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -83,7 +83,7 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def is_complex(node: Any) -> bool:
-    """Whether a node takes or returns complex numbers."""
+    """Return whether a node takes or returns complex numbers."""
     import torch
 
     leaves = torch.utils._pytree.tree_leaves(
@@ -101,7 +101,7 @@ def _dtype_of(value: Any) -> Any:
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node makes the same tensor at each call, because it has no tensor inputs."""
+    """Return whether a node makes the same tensor at each call, because it has no tensor inputs."""
     return not node.all_input_nodes and not is_random(node.target)
 
 

@@ -21,7 +21,7 @@ _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32"}  # the dtypes o
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an argument is a tensor, with a known value or not."""
+    """Return whether an argument is a tensor, with a known value or not."""
     return isinstance(value, (Tensor, np.ndarray))
 
 
@@ -58,15 +58,15 @@ def _rank(dtype: str) -> int:
 
 
 def _joined(a: str, b: str) -> str:
-    """The common dtype of two tensors: the dtype of the higher category or, in one category, the
-    common dtype of `result_type`."""
+    """Return the common dtype of two tensors: the dtype of the higher category or, in one category,
+    the common dtype of `result_type`."""
     if category(a) != category(b):
         return a if _rank(a) > _rank(b) else b
     return result_type(a, b)
 
 
 def dtype_name(value: Value) -> str:
-    """The name of a tensor's dtype."""
+    """Return the name of a tensor's dtype."""
     return value.dtype if isinstance(value, Tensor) else value.dtype.name
 
 

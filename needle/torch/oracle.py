@@ -139,12 +139,14 @@ def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[Any, Any],
 
 
 def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
-    """Whether the arrays `found` equal `wanted` up to the rounding of a network's operations."""
+    """Return whether the arrays `found` equal `wanted` up to the rounding of a network's
+    operations."""
     return len(found) == len(wanted) and all(map(is_close, found, wanted))
 
 
 def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether the array `found` equals `wanted` up to the rounding of a network's operations."""
+    """Return whether the array `found` equals `wanted` up to the rounding of a network's
+    operations."""
     if found is None or wanted is None:
         return False
     return difference(found, wanted, scale=1e-30, rtol=_CLOSE.get(found.dtype.name)) is None
@@ -191,7 +193,8 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
 
 
 def _places_equals(node: Node, values: Mapping[str, Any], model: TorchModel) -> bool:
-    """Whether a node's results differ from PyTorch's only in the positions of equal elements."""
+    """Return whether a node's results differ from PyTorch's only in the positions of equal
+    elements."""
     run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
     with no_grad():
         made = convert(node, run.value(node.args))

@@ -146,7 +146,7 @@ class Program:
 
 
 def refs(value: Any) -> list[str]:
-    """The names of the values that an argument refers to, also inside tuples."""
+    """Return the names of the values that an argument refers to, also inside tuples."""
     if isinstance(value, Ref):
         return [value.name]
     if isinstance(value, tuple):

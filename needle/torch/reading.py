@@ -32,7 +32,7 @@ _LARGEST_FOLDED = 1 << 24  # most elements of a constant that is computed at loa
 
 
 def program_of(exported: Any, symbols: Symbols) -> Program:
-    """The program of a functional `ExportedProgram`.
+    """Return the program of a functional `ExportedProgram`.
 
     Raises UnsupportedError, which lists the operators without a converter, and for inputs or
     outputs that are not tensors.
@@ -76,7 +76,7 @@ def program_of(exported: Any, symbols: Symbols) -> Program:
 
 
 def _fixed(exported: Any, program: Program) -> dict[str, Any]:
-    """The tensors of a model's `state_dict` that are not weights of its program."""
+    """Return the tensors of a model's `state_dict` that are not weights of its program."""
     read = {node.name for node in exported.graph.nodes if node.op == "placeholder" and node.users}
     names = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs}
     weights = set(program.weights.values())
@@ -90,8 +90,9 @@ def _fixed(exported: Any, program: Program) -> dict[str, Any]:
 def graph_program(
     graph: Any, symbols: Symbols, weights: Mapping[str, str], known: Mapping[str, Any]
 ) -> Program:
-    """The program of a functional `torch.fx` graph that returns a tuple. The graph's placeholders
-    are the inputs, except those named in `weights` and those whose tensors are `known`.
+    """Return the program of a functional `torch.fx` graph that returns a tuple. The graph's
+    placeholders are the inputs, except those named in `weights` and those whose tensors are
+    `known`.
 
     Raises UnsupportedError, which lists the operators without a converter.
     """
@@ -100,8 +101,8 @@ def graph_program(
 
 
 def is_weight(tensor: Any) -> bool:
-    """Whether a buffer is a weight. Buffers of integers, booleans and single numbers are constants,
-    because operators may need their values."""
+    """Return whether a buffer is a weight. Buffers of integers, booleans and single numbers are
+    constants, because operators may need their values."""
     return bool(tensor.is_floating_point() and tensor.ndim)
 
 
@@ -157,7 +158,7 @@ class _Reader:
         return Result((*whole.shape, 2), real_dtype(whole.dtype))
 
     def _entering(self, weights: Mapping[str, str]) -> dict[str, Node]:
-        """The nodes that assemble complex tensors from the parts that enter the program, by
+        """Return the nodes that assemble complex tensors from the parts that enter the program, by
         name."""
         import torch
 
@@ -176,7 +177,7 @@ class _Reader:
     def program(
         self, weights: Mapping[str, str], outputs: Iterable[Any], writes: Iterable[Write]
     ) -> Program:
-        """The program with these outputs."""
+        """Return the program with these outputs."""
         entering = self._entering(weights)
 
         def entry(name: str) -> str:
@@ -201,7 +202,7 @@ class _Reader:
         ).live
 
     def body(self) -> Program:
-        """The program of a graph that a node runs, with its tensor inputs in their order."""
+        """Return the program of a graph that a node runs, with its tensor inputs in their order."""
         (node,) = [each for each in self._graph.nodes if each.op == "output"]
         (given,) = node.args
         returned = tuple(given) if isinstance(given, (tuple, list)) else (given,)
@@ -295,11 +296,11 @@ class _Reader:
         return True
 
     def _value(self, node: Any) -> Any:
-        """The known value of a node, which is a tensor or a size."""
+        """Return the known value of a node, which is a tensor or a size."""
         return self._known[node.name] if node.name in self._known else node.meta["val"]
 
     def _bound(self, node: Any) -> tuple[tuple[Any, ...], tuple[tuple[int, str], ...]]:
-        """The arguments of a node's operator, and the (position, name) of those not at their
+        """Return the arguments of a node's operator, and the (position, name) of those not at their
         defaults."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
@@ -336,8 +337,8 @@ class _Reader:
         return value
 
     def _is_size(self, node: Any) -> bool:
-        """Whether a node computes a number from sizes alone. A number computed from values is read
-        as a tensor without axes."""
+        """Return whether a node computes a number from sizes alone. A number computed from values
+        is read as a tensor without axes."""
         if not is_number(node):
             return False
         value = node.meta["val"]
@@ -352,5 +353,5 @@ class _Reader:
 
 
 def _entry(name: str) -> str:
-    """The name of the parts of a complex tensor that enters a program."""
+    """Return the name of the parts of a complex tensor that enters a program."""
     return f"{name}__parts"

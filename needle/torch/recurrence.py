@@ -34,7 +34,8 @@ def whole() -> Any:
 
 
 def _is_padded(args: Sequence[Any]) -> bool:
-    """Whether these are the arguments of a call with padded sequences that draws no dropout."""
+    """Return whether these are the arguments of a call with padded sequences that draws no
+    dropout."""
     return len(args) == _PADDED and isinstance(args[3], bool) and not (args[5] and args[6])
 
 

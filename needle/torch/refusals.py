@@ -39,5 +39,5 @@ def not_taken(model: Any, reason: str) -> UnsupportedError:
 
 
 def first_line(error: Exception) -> str:
-    """The type and the first line of an error."""
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]

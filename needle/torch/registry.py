@@ -37,16 +37,16 @@ def complex_converter(*names: str) -> Callable[[F], F]:
 
 
 def find(operator: str) -> Converter | None:
-    """The converter of an `operator` such as "aten.add.Tensor", or None."""
+    """Return the converter of an `operator` such as "aten.add.Tensor", or None."""
     return _REGISTRY.find(operator) or _REGISTRY.find(operator.rpartition(".")[0])
 
 
 def find_complex(operator: str) -> Converter | None:
-    """The converter of an `operator` with complex numbers, or None."""
+    """Return the converter of an `operator` with complex numbers, or None."""
     name = operator.rpartition(".")[0]
     return _REGISTRY.find(operator, _COMPLEX) or _REGISTRY.find(name, _COMPLEX)
 
 
 def names() -> list[str]:
-    """The names of the operators that have a converter."""
+    """Return the names of the operators that have a converter."""
     return _REGISTRY.names()

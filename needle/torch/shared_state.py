@@ -36,7 +36,7 @@ class SharedState:
         return found
 
     def values(self) -> list[Any]:
-        """The current tensors, which share the model's memory."""
+        """Return the current tensors, which share the model's memory."""
         return self._tensors()
 
     def write(self, values: Sequence[Any]) -> None:
@@ -80,7 +80,7 @@ def check_apart(model: Any, written: Sequence[str] | None = None) -> None:
 
 
 def _place(tensor: Any) -> tuple[int, int, int]:
-    """The storage of a tensor, and the first and the last byte in use."""
+    """Return the storage of a tensor, and the first and the last byte in use."""
     size, start = tensor.element_size(), tensor.data_ptr()
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + (reach + 1) * size if tensor.numel() else start

@@ -43,8 +43,8 @@ def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., b
 
 
 def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an `operator` with `args` and `kwargs` draws random numbers. Dropout draws
-    nothing outside training or with a probability of 0."""
+    """Return whether a call of an `operator` with `args` and `kwargs` draws random numbers. Dropout
+    draws nothing outside training or with a probability of 0."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
@@ -58,7 +58,7 @@ def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 
 def has_shape_of_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the result shape of a call of `operator` with `args` and `kwargs` depends on
+    """Return whether the result shape of a call of `operator` with `args` and `kwargs` depends on
     values."""
     import torch
 

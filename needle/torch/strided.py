@@ -11,7 +11,7 @@ from typing import Any
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The decompositions, by PyTorch operator."""
+    """Return the decompositions, by PyTorch operator."""
     import torch
 
     aten = torch.ops.aten

@@ -216,12 +216,12 @@ def _fields(value: Any, leaf: Any) -> Mapping[Any, Any] | None:
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    """The public attributes of an object."""
+    """Return the public attributes of an object."""
     return [each for each in vars(value).items() if not each[0].startswith("_")]
 
 
 def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
-    """Whether a value is a tensor or holds one."""
+    """Return whether a value is a tensor or holds one."""
     if isinstance(value, leaf):
         return True
     if isinstance(value, _PLAIN) or id(value) in within:

@@ -58,7 +58,7 @@ class Symbols:
         return shape
 
     def knows(self, size: Any) -> bool:
-        """Whether a `size` depends only on the sizes of inputs."""
+        """Return whether a `size` depends only on the sizes of inputs."""
         return type(size) is int or size.node.expr.free_symbols <= set(self._known)
 
     def value(self, expr: Any) -> Any:

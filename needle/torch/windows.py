@@ -23,8 +23,7 @@ def each_axis(given: Any, count: int) -> tuple[Any, ...]:
 
 
 def batched(x: Tensor, count: int, function: Callable[[Tensor], Made]) -> Made:
-    """Apply a `function` to `x` (N, C, and `count - 1` more axes), which may lack the batch axis
-    N."""
+    """Apply a `function` to `x` (N, C and `count` more axes), which may lack the batch axis N."""
     if x.ndim != count + 1:
         return function(x)
     made = function(ops.unsqueeze(x, 0))

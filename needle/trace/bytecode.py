@@ -19,7 +19,7 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def variables(code: types.CodeType) -> Iterator[str]:
-    """The global variables that a code object reads."""
+    """Yield the global variables that a code object reads."""
     for each in dis.get_instructions(code):
         if each.opname in _VARIABLES:
             yield each.argval
@@ -34,8 +34,8 @@ def imports(code: types.CodeType) -> Iterator[str]:
 
 
 def reads_computed_names(code: types.CodeType) -> bool:
-    """Whether a `code` object may read attributes whose names do not occur in it, because it uses
-    `vars` or the like, or passes `getattr` a name that is not a string constant."""
+    """Return whether a `code` object may read attributes whose names do not occur in it, because it
+    uses `vars` or the like, or passes `getattr` a name that is not a string constant."""
     found = [each for each in dis.get_instructions(code) if each.opname not in _SILENT]
     for i, each in enumerate(found):
         if each.argval in _ALL_NAMES and each.opname.startswith("LOAD"):

@@ -94,8 +94,8 @@ class _Search:
         self.found.setdefault(path, (value, link))
 
     def _is_new(self, path: str, thing: Any, link: Any) -> bool:
-        """Whether this is the first path to `thing`. Later paths are recorded, because they may
-        change."""
+        """Return whether this is the first path to `thing`. Later paths are recorded, because they
+        may change."""
         first = self._seen.get(id(thing))
         if first is None:
             self._seen[id(thing)] = path
@@ -314,13 +314,14 @@ class _Search:
 
 
 def _tells(thing: Any) -> bool:
-    """Whether an object reports to a trace what its methods read and write (`Recorder.array`)."""
+    """Return whether an object reports to a trace what its methods read and write
+    (`Recorder.array`)."""
     return bool(getattr(type(thing), "tells_traces", False))
 
 
 @lru_cache(maxsize=1024)
 def _classes(cls: type, with_ours: bool) -> tuple[type, ...]:
-    """The classes in a class's resolution order that are followed; with `with_ours`, also
+    """Return the classes in a class's resolution order that are followed; with `with_ours`, also
     needle's."""
     return tuple(
         base
@@ -368,7 +369,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_same(known: tuple[Any, Any], value: Any, link: Any) -> bool:
-    """Whether a known value is this value in the same place."""
+    """Return whether a known value is this value in the same place."""
     before, last = known
     return before is value and (
         isinstance(value, (Module, Tensor))

@@ -209,7 +209,7 @@ def flatten_call(
 
 
 def positional_names(signature: inspect.Signature | None, count: int) -> list[str]:
-    """The names of the parameters that take the first `count` positional arguments."""
+    """Return the names of the parameters that take the first `count` positional arguments."""
     names: list[str] = []
     for parameter in signature.parameters.values() if signature else ():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -236,8 +236,8 @@ def _untuple(value: Any) -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether an argument `x` becomes an input of the graph, like Tensors, NDArrays and NumPy
-    arrays."""
+    """Return whether an argument `x` becomes an input of the graph, like Tensors, NDArrays and
+    NumPy arrays."""
     return hasattr(type(x), "__dlpack__")
 
 
@@ -257,8 +257,8 @@ class _Known:
         self._classes: dict[type, bool] = {}
 
     def ops(self, ops: Iterable[Any]) -> bool:
-        """Whether needle's sources and the ops' texts determine the classes and attributes of
-        `ops`."""
+        """Return whether needle's sources and the ops' texts determine the classes and attributes
+        of `ops`."""
         return all(
             self._class(type(op))
             and all(self._attribute(getattr(op, f.name)) for f in dataclasses.fields(op))
@@ -266,7 +266,8 @@ class _Known:
         )
 
     def _class(self, cls: type) -> bool:
-        """Whether a class and its methods are needle's. Other code may have replaced methods."""
+        """Return whether a class and its methods are needle's. Other code may have replaced
+        methods."""
         if cls not in self._classes:
             self._classes[cls] = all(
                 library_code.is_ours(base.__module__)

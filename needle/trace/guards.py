@@ -23,7 +23,7 @@ class Whole(NamedTuple):
     key: Any = "all"
 
     def holds(self) -> bool:
-        """Whether the container still has the same items (by identity) in the same order."""
+        """Return whether the container still has the same items (by identity) in the same order."""
         holder, values = self.holder, self.values
         items = items_of(holder)
         return len(items) == len(values) and all(
@@ -39,7 +39,7 @@ class Without(NamedTuple):
     before: Any
 
     def holds(self) -> bool:
-        """Whether the namespace still lacks the name."""
+        """Return whether the namespace still lacks the name."""
         return self.key not in self.holder
 
 
@@ -58,7 +58,7 @@ class Contents:
         return type(values).__name__, (len(values),), bytes(values)
 
     def holds(self) -> bool:
-        """Whether the array still has the same elements."""
+        """Return whether the array still has the same elements."""
         return self._state == self._now()
 
     def __eq__(self, other: Any) -> bool:
@@ -92,7 +92,7 @@ class Cell:
 
 
 def items_of(container: Any) -> tuple[Any, ...]:
-    """The items of a `container`; for a mapping, the keys and then the values."""
+    """Return the items of a `container`; for a mapping, the keys and then the values."""
     if isinstance(container, (dict, types.MappingProxyType)):
         return (*container, *container.values())
     return tuple(container.ravel() if isinstance(container, np.ndarray) else container)

@@ -18,9 +18,9 @@ _MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE, a bit of a type's flags
 
 
 def is_known(module: Any) -> bool:
-    """Whether the module with this name is part of Python's library or of an installed package. A
-    user's file may have the name of a library module, and `__main__` is the user's program even if
-    an installed package runs it."""
+    """Return whether the module with this name is part of Python's library or of an installed
+    package. A user's file may have the name of a library module, and `__main__` is the user's
+    program even if an installed package runs it."""
     top = _top(module)
     if top == "__main__":
         return False
@@ -33,13 +33,13 @@ def is_known(module: Any) -> bool:
 
 
 def is_ours(module: Any) -> bool:
-    """Whether the `module` with this name belongs to needle."""
+    """Return whether the `module` with this name belongs to needle."""
     return _top(module) == "needle"
 
 
 def is_told(thing: type | types.FunctionType) -> bool:
-    """Whether a function or class (`thing`) is code of needle, Python's library or an installed
-    package."""
+    """Return whether a function or class (`thing`) is code of needle, Python's library or an
+    installed package."""
     module = thing.__module__
     if not (is_known(module) or is_ours(module)):
         return False

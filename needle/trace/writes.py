@@ -94,7 +94,7 @@ def resolve(roots: Sequence[Node]) -> list[Node]:
 
 
 def _is_same(node: Node, leaf: Node) -> bool:
-    """Whether a node has the value that a leaf had when the call began."""
+    """Return whether a node has the value that a leaf had when the call began."""
     node = _behind(node)
     while isinstance(node.op, Detach):
         node = _behind(node.input_nodes[0])
@@ -336,8 +336,8 @@ class Writing:
         return tensor
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """The name of a `tensor` outside the function, such as a Parameter or buffer; None if it
-        has none."""
+        """Return the name of a `tensor` outside the function, such as a Parameter or buffer; None
+        if it has none."""
         return self._name(tensor)
 
     def on_failure(self, undo: Callable[[], object]) -> None:
@@ -357,8 +357,8 @@ class Writing:
         return len(self.effects.actions)
 
     def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
-        """Recompile the function for a call before which `holds()` is false. It is checked before
-        each call if `always`, else only after a write or replacement since the last call."""
+        """Recompile the function for a call before which `holds` returns False. It is checked
+        before each call if `always`, else only after a write or replacement since the last call."""
         (self.effects.guards if always else self.effects.checks).append(holds)
 
     def end(self, inputs: list[Leaf], outputs: list[Node]) -> tuple[list[Leaf], list[Node]]:
@@ -423,7 +423,7 @@ class Writing:
 
 
 def _compact(tensor: Tensor) -> NDArray:
-    """The array of a tensor, made compact in memory."""
+    """Return the array of a tensor, made compact in memory."""
     data: NDArray = tensor._data
     if not data.is_compact:
         data = data.compact()

@@ -416,7 +416,7 @@ def _by_takes(
 
 
 def _repeats(how: Method, scale: Any) -> bool:
-    """Whether nearest elements are the input's elements repeated by an integer scale, at any
+    """Return whether nearest elements are the input's elements repeated by an integer scale, at any
     size."""
     if (
         isinstance(scale, Tensor)

@@ -51,7 +51,8 @@ def at(node: Node, items: Items, position: Value) -> tuple[Value]:
 
 
 def _are_alike(items: Items) -> bool:
-    """Whether all values have the same shape and dtype, so that any position can be selected."""
+    """Return whether all values have the same shape and dtype, so that any position can be
+    selected."""
     values = items.values
     if isinstance(values, Rows):
         return True

@@ -83,7 +83,7 @@ def computed_in(op_type: str, dtype: str) -> str:
 
 
 def has_kernel(op_type: str, dtype: str) -> bool:
-    """Whether the operator `op_type` can compute elements of `dtype`, in this dtype or a wider
-    one."""
+    """Return whether the operator `op_type` can compute elements of `dtype`, in this dtype or a
+    wider one."""
     known = KERNELS.get(op_type)
     return known is None or computed_in(op_type, dtype) in known

@@ -39,7 +39,7 @@ class Site:
         return self.node.spec
 
     def is_read_once(self, node: Node) -> bool:
-        """Whether only this op reads the value of `node`."""
+        """Return whether only this op reads the value of `node`."""
         return len(self.users[node]) == 1
 
 
@@ -55,7 +55,7 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
 
 
 def find(op: OpRules) -> Rule | None:
-    """The rule of an `op`: the rule in the table, or the op's own method `emit_onnx`."""
+    """Return the rule of an `op`: the rule in the table, or the op's own method `emit_onnx`."""
     return RULES.get(type(op)) or op.emit_onnx
 
 
