@@ -43,7 +43,7 @@ def batch_norm(
 def batch_norm_grad(
     grad: NDArray, x: NDArray, weight: NDArray, mean: NDArray, variance: NDArray, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Return the gradients for x, weight and bias from that for y."""
+    """Return the gradients of `x`, weight and bias from `grad`, the gradient of y."""
     to_x, to_weight, to_bias = _run(
         "batch_norm_grad", (grad, x, weight, mean, variance), float(eps)
     )
@@ -76,7 +76,7 @@ def group_norm(
 def group_norm_grad(
     grad: NDArray, x: NDArray, weight: NDArray, axis: int, groups: int, eps: float
 ) -> tuple[NDArray, NDArray, NDArray] | None:
-    """Return the gradients for x, weight and bias from that for y."""
+    """Return the gradients of `x`, weight and bias from `grad`, the gradient of y."""
     views = _fused("group_norm_grad", (grad, x, weight), axis, groups, eps)
     if views is None:
         return None

@@ -138,7 +138,7 @@ def mean(x: View, axes: Any, keepdims: bool) -> View:
 def concat(parts: tuple[View, ...], axis: int, stacked: bool) -> View:
     """Join the parts along an axis or, if `stacked`, along a new axis."""
     if not parts:
-        raise ValueError("concat: there are no parts")
+        raise ValueError("concat: there are no parts to join")
     dtype = functools.reduce(result_type, [part.dtype for part in parts])
     with np.errstate(all="ignore"):
         arrays = [astype(part.np, dtype) for part in parts]

@@ -81,7 +81,7 @@ def _steps(slices: Sequence[tuple[str, Tensor]], length: Any) -> Any:
         if steps < 0:
             raise ValueError(f"scan: length={steps}; it must be 0 or more")
     elif not slices:
-        raise TypeError("scan: neither xs nor length says how many steps there are")
+        raise TypeError("scan: give xs or length, which determine the number of steps")
     for name, x in slices:
         if not x.shape:
             raise ShapeError(f"scan: {name} has no axis to run over; its shape is ()")

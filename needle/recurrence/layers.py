@@ -111,7 +111,7 @@ def _layer(cell: Body, inputs: Sequence[Tensor], states: int, reverse: bool) -> 
 
 
 def is_lstm(body: Body) -> bool:
-    """Return whether a `body` is that of an LSTM, with any outputs."""
+    """Return whether a `body` is the LSTM's body, with any outputs."""
     return body.steps is LSTM.steps or body.steps == LSTM.steps
 
 

@@ -13,7 +13,7 @@ from .nodes import draws
 
 @functools.cache
 def backend_decompositions() -> dict[Any, Any]:
-    """PyTorch's decompositions of the operators that have no converter and draw no numbers.
+    """Return PyTorch's decompositions of the operators that have no converter and draw no numbers.
 
     The decomposition of a drawing operator may draw other numbers than the operator itself.
     """

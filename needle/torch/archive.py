@@ -122,7 +122,7 @@ def _check_payloads(name: str, config: Any) -> None:
     for what, payload in config["config"].items():
         stored = str(payload["path_name"])
         if payload["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", stored):
-            raise _RunsCode(f"{name} says that {what!r} is a pickle")
+            raise _RunsCode(f"{name} declares that {what!r} is a pickle")
 
 
 def _check_program(name: str, program: Any) -> None:

@@ -1,9 +1,9 @@
 """Restore attributes, other than parameters and buffers, that a PyTorch model's `forward` changes.
 
-An exported program does not contain such attributes, and after an export their values are not those
-that a call of the model would leave. So they are restored. A model may keep tables in attributes
-that it makes at its first call. A model whose next call depends on a changed attribute, or whose
-attributes keep values of the inputs, is refused.
+An exported program does not contain such attributes, and the values that an export leaves in them
+differ from the values after a call of the model. So they are restored. A model may keep tables in
+attributes that it makes at its first call. A model whose next call depends on a changed attribute,
+or whose attributes keep values of the inputs, is refused.
 """
 
 from __future__ import annotations

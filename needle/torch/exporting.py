@@ -181,7 +181,7 @@ def _is_complex(arguments: Any) -> bool:
 
 
 def _composite() -> dict[Any, Any]:
-    """PyTorch's default table, which decomposes composite operators."""
+    """Return PyTorch's default table, which decomposes composite operators."""
     import torch
 
     return dict(torch.export.default_decompositions().items())

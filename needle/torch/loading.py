@@ -38,9 +38,9 @@ def load(
 
     `inputs` are the model's positional arguments and `kwargs` its keyword arguments: tensors;
     tuples, lists, dicts and dataclasses of tensors; and objects that hold tensors. Numbers, strings
-    and None are fixed. `dims` leaves the size of some input axes open: {"x": {0: needle.Dim("n",
-    max=64)}}, or in the form of `torch.export`'s `dynamic_shapes`. The module then accepts any size
-    within the dims' bounds.
+    and None are fixed. `dims` leaves the size of some input axes open: for example,
+    {"x": {0: needle.Dim("n", max=64)}}, or the form of `torch.export`'s `dynamic_shapes`. The
+    module then accepts any size within the dims' bounds.
 
     The module behaves as the model does in its current mode: call `model.eval()` first for
     inference. In training mode, batch norm uses each call's statistics and updates its running

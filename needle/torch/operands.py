@@ -26,7 +26,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def category(dtype: str) -> str:
-    """PyTorch's category of a dtype: "bool", "int" or "float"."""
+    """Return PyTorch's category of a `dtype`: "bool", "int" or "float"."""
     return "bool" if dtype == "bool" else "float" if dtype in FLOATING else "int"
 
 

@@ -65,14 +65,14 @@ class Node(NamedNode):
     def _first(self) -> Result:
         first = self.results[0]
         if first is None:
-            raise self.unsupported("its first result is no tensor")
+            raise self.unsupported("its first result is not a tensor")
         return first
 
     def result(self, index: int) -> Result:
         """Return the shape and dtype of the tensor result at `index`."""
         found = self.results[index]
         if found is None:
-            raise self.unsupported(f"its result {index} is no tensor")
+            raise self.unsupported(f"its result {index} is not a tensor")
         return found
 
 
@@ -92,8 +92,8 @@ class Program:
     `inputs` are (name, Result) pairs of a call's tensors. `weights` maps the names of values to
     names in `state_dict`, and `constants` maps names to known values. `outputs` are Refs and Python
     constants. `dims` are the dims in the inputs' extents; each is the whole extent of at least one
-    axis. `fixed` has the other tensors of the PyTorch model's `state_dict`: the values of those
-    that became constants, and None for those that the program does not read.
+    axis. `fixed` has the other tensors of the PyTorch model's `state_dict`: the value of each
+    tensor that became a constant, and None for a tensor that the program does not read.
     """
 
     inputs: tuple[tuple[str, Result], ...]
@@ -132,7 +132,7 @@ class Program:
         return sizes_in([spec.shape for _, spec in self.inputs], shapes)
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything but the values of weights."""
+        """Return the SHA-256 of everything but the values of weights."""
         digest = hashlib.sha256()
         for name, array in self.constants.items():
             digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())

@@ -55,7 +55,7 @@ def program_of(exported: Any, symbols: Symbols) -> Program:
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             held = exported.constants[spec.target]
         else:
-            raise UnsupportedError(f"the program takes {name!r}, which is no tensor")
+            raise UnsupportedError(f"the program takes {name!r}, which is not a tensor")
         constants[name] = held
     reader = _Reader(exported.graph, symbols, constants)
     kinds = {

@@ -16,8 +16,8 @@ from .structure import Flat
 
 
 def check_ones(flat: Flat, functional: Any, written: Sequence[str], asked: Asked) -> None:
-    """Run a model and its program in PyTorch with each dim alone at 1, then with all dims at 1 that
-    allow it.
+    """Run a model and its program in PyTorch with a single dim at 1 (each in turn), then with all
+    dims at 1 that allow it.
 
     Raises DimError, which names the dims, if the results of the model (`flat`) and of the program
     (`functional`) differ. `written` are the names of written weights; `asked` has the dims.

@@ -20,5 +20,5 @@ class Leaf:
 
     @property
     def spec(self) -> Any:
-        """Shape, dtype and device."""
+        """The shape, dtype and device."""
         return self.node.spec

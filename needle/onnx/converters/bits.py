@@ -19,4 +19,4 @@ def bit_cast(node: Node, data: Value) -> Value:
         raise node.invalid(f"{given} and {to} are not of one width")
     if given == to or (given.kind in "iub" and to.kind in "iu"):
         return ops.cast(tensor(data), to.name)
-    return known(node, data, f"what {given} is as {to}").view(to)
+    return known(node, data, f"the bits of {given} as {to}").view(to)

@@ -1,4 +1,4 @@
-"""Converters of functions of one or two tensors, most of which are one needle op."""
+"""Converters of functions of one or two tensors. Most of them are a single needle op."""
 
 from __future__ import annotations
 

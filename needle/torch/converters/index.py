@@ -156,7 +156,7 @@ def _at_mask(
     (at,) = [i for i, each in enumerate(indices) if each is not None][:1]
     given = indices[at]
     if given is None or sum(each is not None for each in indices) > 1:
-        raise node.unsupported("a mask beside another index")
+        raise node.unsupported("a mask together with another index")
     mask = cast(given, "bool")
     behind = x.ndim - at - mask.ndim
     mask = ops.reshape(mask, (*mask.shape, *[1] * behind))

@@ -17,7 +17,7 @@ _SLICED = 8  # most parts that are taken as slices
 
 @converter("aten.cat", "aten.concat", "aten.concatenate")
 def cat(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
-    """Join the parts in their common dtype. Parts of shape (0,) are ignored beside others."""
+    """Join the parts in their common dtype. Parts of shape (0,) are ignored if there are others."""
     some = [each for each in parts if not same(shape_of(each), (0,))] or [*parts[:1]]
     joined = [cast(each, node.dtype) for each in some]
     return ops.concat(joined, axis) if len(joined) > 1 else joined[0]

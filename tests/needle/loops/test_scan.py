@@ -305,7 +305,7 @@ def test_refused_cells(kind, text, cell, h, x):
 @pytest.mark.parametrize(
     ("kind", "text", "xs", "length"),
     [
-        (TypeError, "neither xs nor length", None, None),
+        (TypeError, "give xs or length", None, None),
         (ShapeError, "xs has no axis", np.float64(1), None),
         (
             ShapeError,
