@@ -16,7 +16,7 @@ def refuse_masked(values: Any, what: str) -> None:
         # A check for NumPy's class is not enough, because other libraries have masked arrays too.
         if hasattr(values, "mask"):
             raise TypeError(
-                f"{what}: {type(values).__name__} has a mask, which a tensor cannot keep; pass "
+                f"{what}: {type(values).__name__} has a mask, which a tensor cannot keep; give "
                 "x.filled(value), or x.data if the mask does not matter"
             )
     elif isinstance(values, (list, tuple)):
