@@ -163,7 +163,7 @@ REFUSED = {
     "input kept": (lambda: Attributed(leave_input), "changes its attribute 'table' at each call"),
     "tied": (lambda: sharing(lambda one: one), "'one', which shares memory with 'other'"),
     "view": (lambda: sharing(lambda one: one[:1]), "'one', which shares memory with 'other'"),
-    "data": (lambda: counting(write_data), r"such as by \.data"),
+    "data": (lambda: counting(write_data), r"such as \.data"),
     "input": (lambda: Attributed(lambda self, x: x.add_(1) * 2), "writes to its input 'x'"),
 }
 

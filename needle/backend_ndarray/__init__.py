@@ -1,9 +1,9 @@
-"""Strided arrays on devices: the native CPU, the NumPy reference, and CUDA where it is built.
+"""Strided arrays on devices: the native CPU, the NumPy reference, and CUDA if it is built.
 
 An `NDArray` is a strided view with NumPy's indexing. A `Device` loads its kernels when it is first
-used. Its kernels are a module of functions over views; `cpu`, `cpu_numpy` and `cuda` offer the same
-functions under the same names. `cpu_numpy` is the reference that the tests compare the native
-kernels with, so its code is short and obviously right.
+used. The kernels are a module of functions over views; `cpu`, `cpu_numpy` and `cuda` have the same
+functions under the same names. `cpu_numpy` is the reference for tests of the native kernels, so its
+code is short and obviously right.
 
 Movement, comparison, bitwise operations, `+ - * / // %`, `fmod`, `sqrt`, `square`, `reciprocal`,
 `floor`, `ceil`, `round`, `trunc`, `abs` and `sign` give the same bits on every device. `accuracy`

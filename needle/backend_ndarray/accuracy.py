@@ -1,12 +1,12 @@
-"""Error bounds of functions that are not correctly rounded: one table for all devices."""
+"""Error bounds of functions that are not correctly rounded, in one table for all devices."""
 
 from __future__ import annotations
 
 # Largest error in units in the last place of the result, for (float32, float64). Every CPU device
-# and instruction set stays within it (test_nd_accuracy.py).
+# and instruction set stays within these bounds (test_nd_accuracy.py).
 # Movement, comparison, bits, + - * / sqrt, square, reciprocal, floor, ceil, round, trunc, abs, sign
-# and the rests and whole quotients of divisions are exact:
-# correctly rounded, and the same bits on every device.
+# and the remainders and integer quotients of divisions are exact: correctly rounded, with the same
+# bits on every device.
 ULPS: dict[str, tuple[int, int]] = {
     "exp": (4, 1),
     "expm1": (3, 1),
@@ -36,7 +36,7 @@ ULPS: dict[str, tuple[int, int]] = {
 }
 
 
-# Bounds of CUDA's library, by its documentation, where they exceed the table.
+# Documented bounds of CUDA's library that exceed the table.
 _CUDA_ULPS = {
     "sin": (2, 2),
     "cos": (2, 2),
@@ -54,7 +54,8 @@ _CUDA_ULPS = {
 
 
 def ulps(name: str, dtype: str, device: str = "cpu") -> int:
-    """The bound for a function with a float32 or float64 result; 0 for exact functions."""
+    """Return the error bound of the function `name` with a result of `dtype` (float32 or float64)
+    on `device`; 0 for exact functions."""
     bounds = ULPS.get(name, (0, 0))
     if device == "cuda":
         bounds = _CUDA_ULPS.get(name, bounds)

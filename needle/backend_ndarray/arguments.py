@@ -1,4 +1,4 @@
-"""Checks of numeric arguments; each error names the callee, the argument and its value."""
+"""Checks of numeric arguments. Each error names the callee, the argument and its value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LARGEST = 2**63 - 1  # the largest extent, and the largest integer of a C librar
 
 
 def count(owner: str, what: str, value: Any, least: int = 1) -> int:
-    """`value` as an int. TypeError unless it is an integer, ValueError unless it is in
-    `least`..2**63 - 1."""
+    """Return `value` as an int. Raises TypeError unless it is an integer, and ValueError unless it
+    is in `least`..2**63 - 1. Errors name the callee `owner` and the argument `what`."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not an integer")
     number = int(value)
@@ -23,20 +23,23 @@ def count(owner: str, what: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, **values: Any) -> None:
-    """Check that each of `values` is an integer of at least 1; errors are those of `count`."""
+    """Check that each of `values` is an integer of at least 1. Errors name the callee `owner`; they
+    are those of `count`."""
     for what, value in values.items():
         count(owner, what, value)
 
 
 def flag(owner: str, what: str, value: Any) -> bool:
-    """`value` as a bool. TypeError unless it is one."""
+    """Return `value` as a bool. Raises TypeError, which names `owner` and `what`, unless it is a
+    bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a bool")
     return bool(value)
 
 
 def finite(owner: str, what: str, value: Any) -> float:
-    """`value` as a Python number. TypeError if it is not a number, ValueError if not finite."""
+    """Return `value` as a Python number. Raises TypeError if it is not a number, and ValueError if
+    it is not finite. Errors name `owner` and `what`."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a number")
     try:
@@ -49,7 +52,8 @@ def finite(owner: str, what: str, value: Any) -> float:
 
 
 def not_negative(owner: str, what: str, value: Any) -> float:
-    """Like `finite`, but also ValueError if it is negative."""
+    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, if it
+    is negative."""
     number = finite(owner, what, value)
     if number < 0:
         raise ValueError(f"{owner}: {what} {value} is not >= 0")
@@ -57,7 +61,8 @@ def not_negative(owner: str, what: str, value: Any) -> float:
 
 
 def fraction(owner: str, what: str, value: Any) -> float:
-    """Like `finite`, but also ValueError unless it is in [0, 1)."""
+    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, unless
+    it is in [0, 1)."""
     number = finite(owner, what, value)
     if not 0 <= number < 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1)")
@@ -65,7 +70,8 @@ def fraction(owner: str, what: str, value: Any) -> float:
 
 
 def share(owner: str, what: str, value: Any) -> float:
-    """Like `finite`, but also ValueError unless it is in [0, 1]."""
+    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, unless
+    it is in [0, 1]."""
     number = finite(owner, what, value)
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1]")

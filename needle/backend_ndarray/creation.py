@@ -1,4 +1,4 @@
-"""New arrays from shapes, and arrays from other libraries' memory."""
+"""Create arrays from shapes, and from the memory of other libraries."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
 def empty(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
-    """An uninitialised array. ValueError for a bad shape, MemoryError if it does not fit."""
+    """Return an uninitialised array of this `shape` and `dtype` on `device`. Raises ValueError for
+    an invalid shape, and MemoryError if it does not fit."""
     return as_device(device).empty(shape, dtype)
 
 
 def full(
     shape: Any, fill_value: float, dtype: Any = "float32", device: DeviceLike | None = None
 ) -> NDArray:
-    """An array with every element `fill_value`."""
+    """Return an array of this `shape` and `dtype` on `device` with every element `fill_value`."""
     return as_device(device).full(shape, fill_value, dtype)
 
 
 def zeros(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
-    """An array of zeros."""
+    """Return an array of zeros of this `shape` and `dtype` on `device`."""
     return full(shape, 0, dtype, device)
 
 
 def ones(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
-    """An array of ones."""
+    """Return an array of ones of this `shape` and `dtype` on `device`."""
     return full(shape, 1, dtype, device)
 
 
 def from_dlpack(source: Any, device: DeviceLike | None = None) -> NDArray:
-    """An array that shares the memory of `source` (anything with __dlpack__), on its device.
+    """Return an array that shares the memory of `source` (anything with __dlpack__), on its device.
 
-    Raises TypeError if `source` lacks the protocol, has a mask or an element type that needle does
-    not store; BufferError if its memory is read-only, not on `device`, or on an unusable device.
+    Raises TypeError if `source` lacks the protocol, has a mask, or has an element type that needle
+    does not store; BufferError if its memory is read-only, not on `device`, or on an unusable
+    device.
     """
     if not (hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__")):
         raise TypeError(f"from_dlpack: {type(source).__name__} does not support DLPack")
@@ -61,6 +63,6 @@ def from_dlpack(source: Any, device: DeviceLike | None = None) -> NDArray:
 
 
 def where(condition: NDArray, a: Any, b: Any) -> NDArray:
-    """Elements of `a` where `condition` is true, else of `b`; all three broadcast."""
+    """Return elements of `a` where `condition` is true, else of `b`. All three broadcast."""
     x, y = condition.operand(a), condition.operand(b)
     return wrap(condition.device, condition.device.kernels.where(condition.view, x, y))

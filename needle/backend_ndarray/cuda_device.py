@@ -1,4 +1,4 @@
-"""Features of CUDA devices beyond the device interface: an index, streams, libraries to find."""
+"""Features of CUDA devices beyond the device interface: an index, streams, library folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-# Functions of the native module that create something on a device or concern one. All others run
+# Functions of the native module that create objects on a device or query a device. All others run
 # on the device of their operands.
 _OF_A_DEVICE = (
     "Stream",
@@ -29,12 +29,13 @@ _OF_A_DEVICE = (
 
 
 def kernels(module: Any, index: int) -> Any:
-    """The device functions for GPU `index`. RuntimeError if there is no such GPU."""
+    """Return the functions of the native `module` for GPU `index`. Raises RuntimeError if there is
+    no such GPU."""
     count = module.device_count()
     if count == 0:
         raise RuntimeError("cuda: no CUDA device was found")
     if not 0 <= index < count:
-        raise RuntimeError(f"cuda: no CUDA device {index} was found, there are {count}")
+        raise RuntimeError(f"cuda: no CUDA device {index} was found; there are {count}")
     if index == 0:
         module.add_library_folders(_library_folders())
         return module
@@ -43,13 +44,14 @@ def kernels(module: Any, index: int) -> Any:
 
 
 def _library_folders() -> list[str]:
-    """The library folders of NVIDIA's wheels: nvidia/cublas/lib, or nvidia/cu13/lib."""
+    """Return the library folders of NVIDIA's wheels, such as nvidia/cublas/lib or
+    nvidia/cu13/lib."""
     packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     return sorted(str(folder) for folder in packages.glob("*/lib"))
 
 
 class _Current(threading.local):
-    """For each device, the stream for this thread's work; absent for the default stream."""
+    """The stream of this thread's work on each device; no entry for the default stream."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -59,11 +61,11 @@ _current = _Current()
 
 
 class Stream:
-    """A queue of work besides the device's default one. `with stream:` sends this thread's work on
-    the device to it.
+    """A queue of work besides the device's default stream. `with stream:` sends this thread's work
+    on the device to the stream.
 
-    Arrays may be used on any stream, in any order: work on an array waits for the last work on it,
-    on whichever stream.
+    Arrays may be used on any stream, in any order: work on an array waits for the last work on the
+    array, on any stream.
     """
 
     def __init__(self, module: Any, index: int) -> None:
@@ -74,11 +76,11 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """The handle of the stream, as DLPack and other libraries take it."""
+        """The handle of the stream for DLPack and other libraries."""
         return int(self._native.handle)
 
     def synchronize(self) -> None:
-        """Returns when all work on the stream is done."""
+        """Wait until all work on the stream is done."""
         self._native.synchronize()
 
     def __enter__(self) -> Stream:
@@ -103,12 +105,14 @@ class Stream:
 
 
 def consumer_stream(stream: Any) -> int:
-    """DLPack's number of the stream that a consumer names; None is the legacy default.
+    """Return DLPack's number of the `stream` that a consumer names. None means the legacy default
+    stream.
 
-    Raises ValueError for 0, which could mean two streams, and for a value that is not a number.
+    Raises ValueError for 0, which is ambiguous in DLPack, and for a value that is not a valid
+    number.
     """
     if stream is None:
         return 1
     if isinstance(stream, bool) or not isinstance(stream, int) or stream == 0 or stream < -1:
-        raise ValueError(f"__dlpack__: stream {stream!r} is none of None, -1, 1, 2 and a handle")
+        raise ValueError(f"__dlpack__: stream {stream!r} is not None, -1, 1, 2 or a handle")
     return stream

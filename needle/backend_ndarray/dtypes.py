@@ -1,7 +1,7 @@
 """Names of the element types, and the rules for result dtypes.
 
-A dtype is its name ("float32"): names compare and hash fast, need no NumPy extension for types that
-NumPy lacks, and are accepted by `np.dtype`. docs/dtypes.md lists the rules.
+A dtype is represented by its name ("float32"). Names compare and hash fast, need no NumPy extension
+for types that NumPy lacks, and are accepted by `np.dtype`. docs/dtypes.md lists the rules.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# Stored in two bytes, computed and accumulated in float32. NumPy's bfloat16 is that of ml_dtypes,
-# whose import makes the name known to np.dtype.
+# Stored in two bytes, computed and accumulated in float32. bfloat16 comes from ml_dtypes, whose
+# import makes the name known to np.dtype.
 HALVES = ("float16", "bfloat16")
 FLOATING = ("float32", "float64", *HALVES)
 # Stored in one or two bytes, computed in int32; the low bits of a result are kept.
@@ -20,16 +20,17 @@ SMALL_INTEGER = ("int8", "uint8", "int16", "uint16")
 INTEGER = ("int32", "int64", *SMALL_INTEGER)
 DTYPES = (*FLOATING, *INTEGER, "bool")
 ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
-_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to make a name
+_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy needs microseconds to build a name
 
 # Float-valued functions (exp, true division, mean) compute non-float inputs in this type.
 FLOAT_OF_INTEGER = "float64"
 
 
 def dtype_name(dtype: Any) -> str:
-    """The canonical name of `dtype` (a name, a NumPy dtype or scalar type, or a Python type).
+    """Return the canonical name of `dtype` (a name, a NumPy dtype or scalar type, or a Python
+    type).
 
-    Raises TypeError for types needle does not store.
+    Raises TypeError for types that needle does not store.
     """
     if type(dtype) is str and dtype in ITEMSIZE:
         return dtype
@@ -45,7 +46,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def result_type(a: str, b: str) -> str:
-    """The dtype of an arithmetic operation between arrays of dtypes `a` and `b`.
+    """Return the dtype of an arithmetic operation between arrays of the dtypes `a` and `b`.
 
     This is NumPy's rule. bfloat16, which NumPy lacks, follows float16; float16 with bfloat16 gives
     float32, because neither holds the other.
@@ -60,39 +61,40 @@ def result_type(a: str, b: str) -> str:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether the dtype is floating-point."""
+    """Return whether the dtype is floating-point."""
     return dtype in FLOATING
 
 
 def is_half(dtype: str) -> bool:
-    """Whether the dtype is float16 or bfloat16."""
+    """Return whether the dtype is float16 or bfloat16."""
     return dtype in HALVES
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which `dtype` is computed and accumulated: float32 for float16 and bfloat16,
-    int32 for integers of 8 and 16 bits."""
+    """Return the dtype in which `dtype` is computed and accumulated: float32 for float16 and
+    bfloat16, int32 for integers of 8 and 16 bits."""
     if dtype in HALVES:
         return "float32"
     return "int32" if dtype in SMALL_INTEGER else dtype
 
 
 def is_narrow(dtype: str) -> bool:
-    """Whether the dtype is computed in a wider one: a half, or an integer of 8 or 16 bits."""
+    """Return whether `dtype` is computed in a wider dtype: a half, or an integer of 8 or 16
+    bits."""
     return compute_dtype(dtype) != dtype
 
 
 def finfo(dtype: str) -> Any:
-    """np.finfo of a floating dtype, bfloat16 included."""
+    """Return np.finfo of a floating `dtype`, including bfloat16."""
     return ml_dtypes.finfo(dtype)
 
 
 def _odd(x: Any) -> Any:
-    """x (float64 or integers) truncated to float32, with the last bit set if the result is inexact.
+    """Truncate x (float64 or integers) to float32, and set the last bit if the result is inexact.
 
-    The result lies on the same side as x of every half-precision number and of every midpoint of
-    two, so that rounding it to half precision rounds x once (round to odd: Boldo and Melquiond
-    2008, "Emulation of a FMA and correctly rounded sums").
+    The result and x are on the same side of every half-precision number and of every midpoint
+    between two such numbers. So rounding the result to half precision rounds x once (round to odd:
+    Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded sums").
     """
     exact = x.astype(np.longdouble)
     out = np.atleast_1d(x.astype(np.float32))
@@ -104,9 +106,10 @@ def _odd(x: Any) -> Any:
 
 
 def astype(x: Any, dtype: str) -> Any:
-    """x.astype(dtype) for NumPy arrays, rounded once from any dtype; out of range gives infinity.
+    """Convert a NumPy array `x` to `dtype` like x.astype(dtype), but round only once from any
+    dtype. Floats out of range become infinite.
 
-    ml_dtypes rounds twice to bfloat16, by way of float32, and does not know all types.
+    ml_dtypes rounds twice on the way to bfloat16, through float32, and does not support all types.
     """
     if x.dtype == np.dtype(dtype):  # not by name: bytes may be swapped
         return x

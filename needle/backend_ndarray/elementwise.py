@@ -1,4 +1,4 @@
-"""The elementwise methods of NDArray: one line for each op of the device interface."""
+"""The elementwise methods of NDArray, one line per op of the device interface."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _reflected(name: str) -> Callable[[Array, Any], Array]:
 
 
 class Elementwise:
-    """Methods and operators that broadcast and promote like NumPy (see NDArray)."""
+    """Methods and operators that broadcast and promote dtypes like NumPy (see NDArray)."""
 
     __slots__ = ()
 
@@ -58,11 +58,12 @@ class Elementwise:
     view: Any
 
     def operand(self, other: Any) -> Any:
-        """The kernel operand for `other`; NotImplemented if it is not an array or a number."""
+        """Return the kernel operand for `other`, or NotImplemented if it is not an array or a
+        number."""
         raise NotImplementedError
 
     def _wrap(self, view: Any) -> Self:
-        """An array of a kernel's result on this device; unchecked."""
+        """Return an array of a kernel's result on this device, without checks."""
         out: Any = _new(type(self))
         out.device = self.device
         out.view = view
@@ -107,28 +108,28 @@ class Elementwise:
     __neg__ = _unary("negative", "-x.")
     __abs__ = abs
 
-    maximum = _binary("maximum", "The larger of two elements; NaN when either is.")
-    minimum = _binary("minimum", "The smaller of two elements; NaN when either is.")
+    maximum = _binary("maximum", "The larger of two elements; NaN if either is NaN.")
+    minimum = _binary("minimum", "The smaller of two elements; NaN if either is NaN.")
     relu_grad = _binary(
-        "relu_grad", "Self, a gradient, where relu's output (the other) is above 0."
+        "relu_grad", "The gradient self where relu's output (other) is above 0, else 0."
     )
     logical_and = _binary("logical_and", "True where both are non-zero.")
     logical_or = _binary("logical_or", "True where either is non-zero.")
-    logical_xor = _binary("logical_xor", "True where one of the two is non-zero.")
+    logical_xor = _binary("logical_xor", "True where exactly one of the two is non-zero.")
     atan2 = _binary("atan2", "The angle of the point (other, self).")
-    fmod = _binary("fmod", "The remainder of a division, with self's sign; 0 for integers by 0.")
+    fmod = _binary("fmod", "The remainder, with self's sign; 0 for an integer divided by 0.")
     remainder = __mod__ = _binary(
-        "remainder", "The remainder of a division, with the divisor's sign; 0 for integers by 0."
+        "remainder", "The remainder, with the divisor's sign; 0 for an integer divided by 0."
     )
     floor_divide = __floordiv__ = _binary(
-        "floor_divide", "The quotient, rounded down; 0 for integers by 0."
+        "floor_divide", "The quotient, rounded down; 0 for an integer divided by 0."
     )
-    bitwise_and = __and__ = _binary("bitwise_and", "The bits that both have; integers and bools.")
-    bitwise_or = __or__ = _binary("bitwise_or", "The bits that either has; integers and bools.")
-    bitwise_xor = __xor__ = _binary("bitwise_xor", "The bits that one has; integers and bools.")
-    left_shift = __lshift__ = _binary("left_shift", "Bits moved up; 0 for a negative shift.")
-    right_shift = __rshift__ = _binary("right_shift", "Bits moved down; signs are repeated.")
-    bitwise_not = __invert__ = _unary("bitwise_not", "All bits turned; integers and bools.")
+    bitwise_and = __and__ = _binary("bitwise_and", "Bitwise and; integers and bools.")
+    bitwise_or = __or__ = _binary("bitwise_or", "Bitwise or; integers and bools.")
+    bitwise_xor = __xor__ = _binary("bitwise_xor", "Bitwise xor; integers and bools.")
+    left_shift = __lshift__ = _binary("left_shift", "Bits shifted left; 0 for a negative shift.")
+    right_shift = __rshift__ = _binary("right_shift", "Bits shifted right; the sign is repeated.")
+    bitwise_not = __invert__ = _unary("bitwise_not", "All bits inverted; integers and bools.")
     __add__ = _binary("add")
     __sub__ = _binary("subtract")
     __mul__ = _binary("multiply")

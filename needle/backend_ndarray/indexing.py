@@ -27,8 +27,8 @@ class Layout(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A key with index arrays: in `layout` the indexed axes are adjacent from `axis` on;
-    `positions` is a linear index over those axes (`extents`), with all values in range."""
+    """A key with index arrays. In `layout` the indexed axes are adjacent, starting at `axis`.
+    `positions` is a linear index over these axes (`extents`) with all values in range."""
 
     layout: Layout
     axis: int
@@ -43,7 +43,7 @@ class Advanced(NamedTuple):
 
 
 def compact_strides(shape: Ints) -> Ints:
-    """Row-major strides in elements."""
+    """Return the row-major strides of a `shape`, in elements."""
     strides, step = [0] * len(shape), 1
     for i in range(len(shape) - 1, -1, -1):
         strides[i] = step
@@ -52,7 +52,8 @@ def compact_strides(shape: Ints) -> Ints:
 
 
 def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
-    """`axis` (int, sequence of ints, or None for all) as distinct non-negative axes."""
+    """Return `axis` (an int, a sequence of ints, or None for all) as distinct non-negative axes of
+    an array with `ndim` axes. Raises ValueError, which begins with `what`, for invalid axes."""
     if axis is None:
         return tuple(range(ndim))
     axes = tuple(map(as_int, axis)) if isinstance(axis, (tuple, list)) else (as_int(axis),)
@@ -66,7 +67,8 @@ def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
 
 
 def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
-    """The target shape for `size` elements, with a -1 (at most one) filled in."""
+    """Return the target `shape` for `size` elements, with a single -1 filled in. Raises ValueError,
+    which begins with `what`, if the elements do not fit."""
     new = tuple(map(as_int, shape))
     if any(n < -1 for n in new) or new.count(-1) > 1:
         raise ValueError(f"{what}: shape {new} may have one -1 and no other negative extent")
@@ -81,9 +83,10 @@ def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
 
 
 def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
-    """Strides for the same elements under shape `new`, or None if a copy is needed.
+    """Return the strides of an array (`shape`, `strides`) under the shape `new`, or None if a copy
+    is needed.
 
-    Both shapes have the same number of elements, which is not zero.
+    Both shapes must have the same number of elements, and at least one.
     """
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     result, i = [0] * len(new), 0
@@ -115,7 +118,7 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
 
 
 def is_basic(key: Any) -> bool:
-    """Whether the key has no index arrays."""
+    """Return whether the key has no index arrays."""
     for entry in key if type(key) is tuple else (key,):
         if type(entry) is slice or type(entry) is int or entry is None or entry is Ellipsis:
             continue
@@ -125,7 +128,7 @@ def is_basic(key: Any) -> bool:
 
 
 def _expand(entries: list[Any], ndim: int) -> list[Any]:
-    """The key with full slices for the Ellipsis and for missing trailing axes."""
+    """Return the key with full slices for the Ellipsis and for missing trailing axes."""
     if len(entries) == ndim and all([type(entry) in (slice, int) for entry in entries]):
         return entries
     used = sum(entry is not None and entry is not Ellipsis for entry in entries)
@@ -139,7 +142,8 @@ def _expand(entries: list[Any], ndim: int) -> list[Any]:
 
 
 def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
-    """The layout of x[key] for a basic key. Raises IndexError naming the axis and its extent."""
+    """Return the layout of x[`key`] for a basic key and an x of `shape`, `strides` and `offset`.
+    Raises IndexError, which names the axis and its extent."""
     entries = _expand(list(key) if type(key) is tuple else [key], len(shape))
     new_shape, new_strides, axis = [], [], 0
     start_offset = offset
@@ -155,7 +159,7 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
             if count:
                 offset += start * s
             new_shape.append(count)
-            new_strides.append(step * s if count > 1 else s)  # a step past the end may be huge
+            new_strides.append(step * s if count > 1 else s)  # a step beyond the end may be huge
         else:
             i = as_int(entry)
             if not -n <= i < n:
@@ -168,9 +172,9 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
 
 
 def _index_arrays(key: Any) -> list[Any]:
-    """The key's entries with ints, lists and NumPy arrays as int64 and mask arrays.
+    """Return the key's entries with ints, lists and NumPy arrays as int64 and mask arrays.
 
-    Other arrays stay as they are: they hold integers, whose values the caller checks.
+    Arrays of other libraries are unchanged: they hold integers, whose values the caller checks.
     """
     entries: list[Any] = []
     for entry in key if type(key) is tuple else (key,):
@@ -193,7 +197,7 @@ def _index_arrays(key: Any) -> list[Any]:
 
 
 def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
-    """Replace each mask by one index array per axis it covers; masks must match their axes."""
+    """Replace each mask by one index array per axis that it covers. Masks must match their axes."""
     covered = 0
     for e in entries:
         if isinstance(e, np.ndarray) and e.dtype == np.bool_:
@@ -221,8 +225,9 @@ def _split_masks(entries: list[Any], shape: Ints) -> list[Any]:
 
 
 class Arrangement(NamedTuple):
-    """A key with index arrays, analysed by NumPy's rules: in x[kept] permuted by `order`, the axes
-    that `arrays` index are adjacent from `axis` on. `shape` is the arrays' broadcast shape."""
+    """A key with index arrays, analysed by NumPy's rules. In x[`kept`] permuted by `order`, the
+    axes that `arrays` index are adjacent, starting at `axis`. `shape` is the arrays' broadcast
+    shape."""
 
     kept: tuple[Any, ...]
     order: Ints
@@ -234,8 +239,8 @@ class Arrangement(NamedTuple):
 def arrange(
     key: Any, shape: Ints, broadcast: Callable[..., Ints] = np.broadcast_shapes
 ) -> Arrangement:
-    """Analyse a key with index arrays for an array of `shape`. `broadcast` gives the common shape
-    of shapes, or raises ValueError.
+    """Analyse a `key` with index arrays for an array of `shape`. `broadcast` returns the common
+    shape of shapes, or raises ValueError.
 
     Raises IndexError for a value that is not an index, masks that do not match, too many entries,
     and arrays that do not broadcast.
@@ -251,16 +256,16 @@ def arrange(
     entries = _expand(entries, len(shape))
     where = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
     kept = tuple(slice(None) if hasattr(e, "shape") else e for e in entries)
-    # Index arrays that are not adjacent, even if only an Ellipsis for no axes separates them, put
-    # their axes first; adjacent ones stay in place.
+    # The axes of index arrays that are not adjacent, even if separated only by an Ellipsis for no
+    # axes, come first; adjacent ones stay in place.
     axis = where[0] if given[-1] - given[0] + 1 == len(given) else 0
     rest = [i for i in range(len(entries)) if i not in where]
     return Arrangement(kept, (*rest[:axis], *where, *rest[axis:]), axis, arrays, together)
 
 
 def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[Any, Any]:
-    """Index arrays over several axes as one over their product. IndexError if a value is out of
-    range, unless, as in NumPy, `shape` is empty."""
+    """Combine index `arrays` over axes of these `extents` into one linear index of `shape`. Raises
+    IndexError if a value is out of range; as in NumPy, an empty `shape` is not checked."""
     linear = np.zeros(shape, np.int64)
     if not linear.size:
         return linear
@@ -273,7 +278,8 @@ def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[An
 
 
 def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
-    """Convert a key with index arrays to one index along merged axes."""
+    """Convert a `key` with index arrays to one index along merged axes, for an array of `shape`,
+    `strides` and `offset`. Raises IndexError."""
     plan = arrange(key, shape)
     layout = basic_layout(plan.kept, shape, strides, offset)
     layout = Layout(

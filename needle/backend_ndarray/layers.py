@@ -1,7 +1,7 @@
-"""Whole layers on NDArrays by the device's own kernels, in one or two passes over memory.
+"""Compute whole layers on NDArrays with the device's own kernels, in one or two passes over memory.
 
 The kernels take inputs that are all float32 or all float64; other dtypes are computed in the
-nearest of the two and rounded once. ValueError if shapes do not fit.
+nearest of the two and rounded once. All functions raise ValueError if shapes do not fit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DTYPES = ("float32", "float64")
 
 
 def _run(name: str, arrays: Sequence[NDArray | None], *options: Any) -> tuple[NDArray, ...]:
-    """Run a kernel on arrays; the results have the dtype of the first."""
+    """Run a kernel on arrays. The results have the dtype of the first array."""
     first = arrays[0]
     assert first is not None
     dtype, device = first.dtype, first.device
@@ -32,9 +32,10 @@ def _run(name: str, arrays: Sequence[NDArray | None], *options: Any) -> tuple[ND
 def batch_norm(
     x: NDArray, weight: NDArray, bias: NDArray, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """x (..., C) normalized over all axes but the last, times weight (C,) plus bias (C,).
+    """Normalize `x` (..., C) over all axes but the last, then multiply by `weight` (C,) and add
+    `bias` (C,). `eps` is added to the variance.
 
-    Returns y like x, mean (C,) and biased variance (C,)."""
+    Return y with the shape of `x`, the mean (C,) and the biased variance (C,)."""
     y, mean, variance = _run("batch_norm", (x, weight, bias), float(eps))
     return y, mean, variance
 
@@ -42,7 +43,7 @@ def batch_norm(
 def batch_norm_grad(
     grad: NDArray, x: NDArray, weight: NDArray, mean: NDArray, variance: NDArray, eps: float
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """The gradients for x, weight and bias from that for y."""
+    """Return the gradients of `x`, weight and bias from `grad`, the gradient of y."""
     to_x, to_weight, to_bias = _run(
         "batch_norm_grad", (grad, x, weight, mean, variance), float(eps)
     )
@@ -50,7 +51,8 @@ def batch_norm_grad(
 
 
 def _fused(name: str, arrays: Sequence[NDArray], *options: Any) -> Any:
-    """`_run`'s result; None for a device without this kernel, or other dtypes."""
+    """Run a kernel and return its views, or None if the device has no such kernel or the dtypes do
+    not fit."""
     dtypes = {a.view.dtype for a in arrays}
     if len(dtypes) > 1 or not dtypes.issubset(DTYPES):
         return None
@@ -62,10 +64,11 @@ def _fused(name: str, arrays: Sequence[NDArray], *options: Any) -> Any:
 def group_norm(
     x: NDArray, weight: NDArray, bias: NDArray, axis: int, groups: int, eps: float
 ) -> NDArray | None:
-    """x's channels along `axis` in `groups` of adjacent ones, each group of each sample (the axes
-    before that one) normalized, times weight plus bias (channels,).
+    """Normalize `groups` of adjacent channels of `x` along `axis`, then multiply by `weight` and
+    add `bias` (channels,). Each group is normalized for each sample (the axes before `axis`); `eps`
+    is added to the variance.
 
-    None, as of `group_norm_grad`, where the device has no kernel for these."""
+    Return None, like `group_norm_grad`, if the device has no kernel for these arrays."""
     view = _fused("group_norm", (x, weight, bias), axis, groups, eps)
     return None if view is None else wrap(x.device, view)
 
@@ -73,7 +76,7 @@ def group_norm(
 def group_norm_grad(
     grad: NDArray, x: NDArray, weight: NDArray, axis: int, groups: int, eps: float
 ) -> tuple[NDArray, NDArray, NDArray] | None:
-    """The gradients for x, weight and bias from that for y."""
+    """Return the gradients of `x`, weight and bias from `grad`, the gradient of y."""
     views = _fused("group_norm_grad", (grad, x, weight), axis, groups, eps)
     if views is None:
         return None
@@ -82,7 +85,8 @@ def group_norm_grad(
 
 
 def lstm_gates(sums: NDArray, cell: NDArray) -> tuple[NDArray, NDArray]:
-    """An LSTM step's h' and c', each (B, H), from sums (B, 4 H: i, f, g, o) and cell (B, H)."""
+    """Return h' and c' of an LSTM step, each (B, H), from `sums` (B, 4 H: i, f, g, o) and `cell`
+    (B, H)."""
     hidden, following = _run("lstm_gates", (sums, cell))
     return hidden, following
 
@@ -94,7 +98,8 @@ def lstm_gates_grad(
     of_hidden: NDArray | None,
     of_following: NDArray | None,
 ) -> tuple[NDArray, NDArray]:
-    """The gradients for sums and cell from those for h' and c' (or None); `following` is c'."""
+    """Return the gradients of `sums` and `cell` from the gradients of h' and c' (`of_hidden`,
+    `of_following`, or None). `following` is c'."""
     to_sums, to_cell = _run("lstm_gates_grad", (sums, cell, following, of_hidden, of_following))
     return to_sums, to_cell
 
@@ -102,10 +107,10 @@ def lstm_gates_grad(
 def lstm_sequence(
     projected: NDArray, h: NDArray, c: NDArray, w: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """All steps of an LSTM from projected (T, B, 4 H), the input's part of the gates' sums, h and c
-    (B, H), and w (H, 4 H).
+    """Run all steps of an LSTM from `projected` (T, B, 4 H), the input's part of the gates' sums,
+    the states `h` and `c` (B, H), and the weight `w` (H, 4 H).
 
-    Returns h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""
+    Return h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""
     hidden, cells, sums = _run("lstm_sequence", (projected, h, c, w))
     return hidden, cells, sums
 
@@ -118,6 +123,6 @@ def lstm_sequence_grad(
     of_hidden: NDArray | None,
     of_cells: NDArray | None,
 ) -> tuple[NDArray, ...]:
-    """The gradients for projected, h, c and w from those for h' and c' of each step (None for
-    none); `made` is the result of lstm_sequence."""
+    """Return the gradients of projected, `h`, `c` and `w` from the gradients of h' and c' of each
+    step (`of_hidden`, `of_cells`, or None). `made` is the result of lstm_sequence."""
     return _run("lstm_sequence_grad", (h, c, w, *made, of_hidden, of_cells))

@@ -8,11 +8,11 @@ import weakref
 
 
 def fork_safe_lock() -> threading.RLock:
-    """A reentrant lock that no other thread holds while the process forks.
+    """Return a reentrant lock that no other thread holds while the process forks.
 
-    A plain lock that another thread holds during the fork stays locked in the child for ever, and
-    the data it guards may be half changed. os.fork takes these locks in reverse order of creation:
-    a lock under which another is taken must be created later.
+    A plain lock that another thread holds during a fork stays locked in the child for ever, and the
+    data it guards may be half changed. os.fork acquires these locks in reverse order of creation,
+    so a lock that is held while another is acquired must be created later than the other.
     """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
@@ -23,9 +23,9 @@ def fork_safe_lock() -> threading.RLock:
 
 
 def lock_of_one_object() -> threading.RLock:
-    """A reentrant lock that is free in a forked child, unless the thread that forked holds it.
+    """Return a reentrant lock that is free in a forked child, unless the forking thread holds it.
 
-    For objects that come and go, and whose data another thread may leave half changed.
+    It is for short-lived objects whose data may be left half changed by another thread.
     """
     lock = threading.RLock()
     _of_objects.add(lock)

@@ -1,5 +1,5 @@
-"""Devices and the arrays on them, in one file because they create each other: a device's factories
-return arrays, and an array without a device goes to the default one."""
+"""Devices and the arrays on them. They are in one file because they create each other: a device's
+factories return arrays, and an array without a device goes to the default device."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MODULES = {
 
 
 class Device:
-    """A place where arrays are stored. There is one object per device: compare with `is` or `==`.
+    """A place where arrays are stored. Each device is one object, so compare with `is` or `==`.
 
-    `name` is "cpu", "cpu_numpy" or "cuda", and `index` tells GPUs apart. Its factories make
-    NDArrays, whose `shape` is one int or several and `dtype` the name of a dtype. `kernels` is the
-    module of device functions (the interface of `numpy_backend`), loaded on first use; a
-    RuntimeError says why a device cannot be used.
+    `name` is "cpu", "cpu_numpy" or "cuda", and `index` distinguishes GPUs. The factories make
+    NDArrays; their `shape` is one int or several, and `dtype` is the name of a dtype. `kernels` is
+    the module of device functions (the interface of `numpy_backend`), loaded on first use. If the
+    device cannot be used, the load raises RuntimeError with the reason.
     """
 
     __slots__ = ("__weakref__", "index", "kernels", "name")
@@ -62,11 +62,11 @@ class Device:
 
     @property
     def type(self) -> str:
-        """`name`, as PyTorch calls it."""
+        """The `name` of the device, under PyTorch's name for it."""
         return self.name
 
     def enabled(self) -> bool:
-        """Whether the device can be used here."""
+        """Return whether the device can be used on this machine."""
         try:
             return self.kernels is not None
         except (RuntimeError, ImportError):
@@ -75,11 +75,12 @@ class Device:
     # Memory use, with PyTorch's names
 
     def memory_allocated(self) -> int:
-        """The bytes of all live arrays on this device."""
+        """Return the number of bytes of all live arrays on this device."""
         return self.kernels.memory_allocated()
 
     def max_memory_allocated(self) -> int:
-        """The peak of `memory_allocated` since the start or `reset_peak_memory_stats`."""
+        """Return the peak of `memory_allocated` since the start or the last
+        `reset_peak_memory_stats`."""
         return self.kernels.max_memory_allocated()
 
     def reset_peak_memory_stats(self) -> None:
@@ -87,7 +88,7 @@ class Device:
         self.kernels.reset_peak_memory()
 
     def memory_cached(self) -> int:
-        """The bytes that no array uses, kept for future arrays."""
+        """Return the number of bytes that no array uses and that are kept for future arrays."""
         return self.kernels.memory_cached()
 
     def empty_cache(self) -> None:
@@ -95,9 +96,10 @@ class Device:
         self.kernels.empty_cache()
 
     def memory_stats(self) -> dict[str, int | None]:
-        """Bytes: `allocated` by arrays, `max_allocated`, and `cached` for future arrays; for a CUDA
-        device also `reserved` (taken from it), `max_reserved`, `limit` (None for none) and
-        `mallocs`, the number of allocations from the device."""
+        """Return the numbers of bytes `allocated` by arrays, `max_allocated`, and `cached` for
+        future arrays. A CUDA device also has `reserved` (allocated from the device),
+        `max_reserved`, `limit` (None: no limit) and `mallocs`, the number of allocations from the
+        device."""
         if self.name == "cuda":
             return dict(self.kernels.memory_stats())
         return {
@@ -107,9 +109,10 @@ class Device:
         }
 
     def set_memory_limit(self, limit: int | None) -> None:
-        """Limit the bytes taken from the device (None: no limit); beyond it MemoryError is raised.
+        """Limit the bytes that arrays may take from the device to `limit` (None: no limit).
+        Allocations beyond the limit raise MemoryError.
 
-        RuntimeError for a CPU, whose memory belongs to the process.
+        Raises RuntimeError for a CPU, whose memory belongs to the process.
         """
         self._cuda_only("memory limit").set_memory_limit(limit)
 
@@ -120,7 +123,8 @@ class Device:
         self.kernels.synchronize()
 
     def stream(self) -> cuda_device.Stream:
-        """A new stream, to be used with `with`. RuntimeError for a CPU, which has none."""
+        """Return a new stream for use in a `with` statement. Raises RuntimeError for a CPU, which
+        has no streams."""
         return cuda_device.Stream(self._cuda_only("streams"), self.index)
 
     def _cuda_only(self, what: str) -> Any:
@@ -134,41 +138,41 @@ class Device:
     def __reduce__(self) -> Any:
         return _device, (self.name, self.index)
 
-    # Factories with the course's names. The random ones use NumPy's global generator.
+    # Factories with the course's names. The random factories use NumPy's global generator.
 
     def empty(self, shape: Any, dtype: str = "float32") -> NDArray:
-        """An uninitialised array of `shape` and `dtype`."""
+        """Return an uninitialised array of `shape` and `dtype`."""
         return wrap(self, self.kernels.empty(_extents(shape), dtype_name(dtype)))
 
     def full(self, shape: Any, fill_value: float, dtype: str = "float32") -> NDArray:
-        """An array of `shape` and `dtype` with every element `fill_value`."""
+        """Return an array of `shape` and `dtype` with every element `fill_value`."""
         out = self.empty(shape, dtype)
         out.fill(fill_value)
         return out
 
     def zeros(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Zeros of `shape` and `dtype`; `zeros(2, 3)` and `zeros((2, 3))` are the same."""
+        """Return zeros of `shape` and `dtype`. `zeros(2, 3)` and `zeros((2, 3))` are the same."""
         return self.full(_shape(shape), 0, dtype)
 
     def ones(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Ones of `shape` and `dtype`; `ones(2, 3)` and `ones((2, 3))` are the same."""
+        """Return ones of `shape` and `dtype`. `ones(2, 3)` and `ones((2, 3))` are the same."""
         return self.full(_shape(shape), 1, dtype)
 
     def rand(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Numbers uniform on [0, 1), of `shape` and `dtype`."""
+        """Return uniform random numbers in [0, 1) of `shape` and `dtype`."""
         return array(np.random.random_sample(_shape(shape)), dtype, self)
 
     def randn(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Standard normal numbers of `shape` and `dtype`."""
+        """Return standard normal random numbers of `shape` and `dtype`."""
         return array(np.random.standard_normal(_shape(shape)), dtype, self)
 
     def randb(self, *shape: Any, p: float = 0.5, dtype: str = "bool") -> NDArray:
-        """True (1) with probability `p`, of `shape` and `dtype`."""
+        """Return an array of `shape` and `dtype` that is True (1) with probability `p`."""
         return array(np.random.random_sample(_shape(shape)) < p, dtype, self)
 
     def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
-        """Rows of the n x n identity, of `dtype`, selected by the integer array `i`: shape
-        i.shape + (n,)."""
+        """Return the rows of the `n` x `n` identity matrix of `dtype` that the integer array `i`
+        selects. The shape is i.shape + (n,). Raises IndexError for an index outside 0..n - 1."""
         values = i.numpy() if hasattr(i, "numpy") else i
         with np.errstate(invalid="ignore"):  # NaN and infinities are refused below
             index = as_numpy(values, "one_hot").astype(np.int64)
@@ -187,7 +191,7 @@ def _shape(shape: tuple[Any, ...]) -> Any:
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
-# A device, or its name: cpu, cpu_numpy, cuda or cuda:1.
+# A device or its name: cpu, cpu_numpy, cuda or cuda:1.
 DeviceLike = Device | str
 
 _NUMBER = re.compile(r"\d{1,4}")
@@ -199,23 +203,23 @@ def _device(name: str, index: int) -> Device:
 
 
 def cpu() -> Device:
-    """The native CPU device."""
+    """Return the native CPU device."""
     return _CPU
 
 
 def cpu_numpy() -> Device:
-    """The reference device, written with NumPy."""
+    """Return the reference device, which is written with NumPy."""
     return _CPU_NUMPY
 
 
 def cuda(index: int = 0) -> Device:
-    """The CUDA GPU of that index; if there is none, `enabled()` is False and its use raises
-    RuntimeError. TypeError or ValueError for an invalid index."""
+    """Return the CUDA GPU number `index`. If it does not exist, `enabled()` is False and its use
+    raises RuntimeError. Raises TypeError or ValueError for an invalid index."""
     return _device("cuda", count("cuda", "index", index, 0))
 
 
 def _is_available() -> bool:
-    """Whether the first CUDA GPU can be used here."""
+    """Return whether the first CUDA GPU can be used on this machine."""
     return cuda().enabled()
 
 
@@ -223,13 +227,14 @@ setattr(cuda, "is_available", _is_available)  # noqa: B010  (for type checkers)
 
 
 def default_device() -> Device:
-    """The device of arrays for which none is named: the native CPU."""
+    """Return the device of arrays for which no device is named: the native CPU."""
     return _CPU
 
 
 def as_device(device: DeviceLike | None, default: Device | None = None) -> Device:
-    """`device`, or for None `default`, or for None again the default device. TypeError for a value
-    that is neither a Device nor a device's name, ValueError for a CPU's number other than 0."""
+    """Return `device`; if it is None, `default`; if both are None, the default device. Raises
+    TypeError for a value that is neither a Device nor a device's name, and ValueError for a CPU
+    number other than 0."""
     if device is None:
         return default or _CPU
     if isinstance(device, Device):
@@ -242,8 +247,8 @@ def as_device(device: DeviceLike | None, default: Device | None = None) -> Devic
 
 
 def device_named(name: str) -> Device | None:
-    """The device of a name like cpu, cpu_numpy, cuda or cuda:1, None if it is not one. ValueError
-    for a CPU's number other than 0."""
+    """Return the device called `name`, such as cpu, cpu_numpy, cuda or cuda:1, or None if there is
+    no such name. Raises ValueError for a CPU number other than 0."""
     kind, colon, number = name.partition(":")
     if kind not in ("cpu", "cpu_numpy", "cuda") or (colon and not _NUMBER.fullmatch(number)):
         return None
@@ -251,12 +256,12 @@ def device_named(name: str) -> Device | None:
     if kind == "cuda":
         return cuda(index)
     if index:
-        raise ValueError(f"there is one CPU device, {kind}:0, and not {name!r}")
+        raise ValueError(f"there is one CPU device, {kind}:0, not {name!r}")
     return _device(kind, 0)
 
 
 def all_devices() -> list[Device]:
-    """All devices that needle knows, usable here or not (see `enabled`)."""
+    """Return all devices that needle knows, whether they can be used or not (see `enabled`)."""
     return [_CPU, cuda(), _CPU_NUMPY]
 
 
@@ -265,9 +270,10 @@ _CPU_NUMPY = _device("cpu_numpy", 0)
 
 
 class _ArrayExchange:
-    """`NDArray.__dlpack_c_exchange_api__`: DLPack's table of C functions for this class.
+    """The descriptor of `NDArray.__dlpack_c_exchange_api__`, DLPack's table of C functions.
 
-    AttributeError without the native CPU module, so that other libraries use `__dlpack__`.
+    It raises AttributeError without the native CPU module, so that other libraries use
+    `__dlpack__`.
     """
 
     _table: Any = None
@@ -284,8 +290,9 @@ class _ArrayExchange:
 class NDArray(Strided):
     """A strided n-dimensional array on one device. Strides and offset count elements.
 
-    Elementwise methods broadcast and promote like NumPy; Python scalars are weak. Errors:
-    ValueError for shapes, axes and mixed devices, TypeError for dtypes, IndexError for indices.
+    Elementwise methods broadcast and promote dtypes like NumPy; Python scalars are weak. Methods
+    raise ValueError for shapes, axes and mixed devices, TypeError for dtypes, and IndexError for
+    indices.
     """
 
     __slots__ = ("__weakref__", "device", "view")
@@ -303,7 +310,7 @@ class NDArray(Strided):
         return array, (self.numpy(), self.dtype, self.device)
 
     def to(self, device: DeviceLike) -> NDArray:
-        """Self if it is already there, else a copy on `device`."""
+        """Return the array itself if it is already on `device`, else a copy there."""
         device = as_device(device)
         if device is self.device:
             return self
@@ -316,7 +323,7 @@ _new = NDArray.__new__
 
 
 def wrap(device: Device, view: Any) -> NDArray:
-    """An array of a kernel's result; unchecked."""
+    """Return an array of a kernel's result `view` on `device`, without checks."""
     out = _new(NDArray)
     out.device = device
     out.view = view
@@ -324,10 +331,12 @@ def wrap(device: Device, view: Any) -> NDArray:
 
 
 def array(values: Any, dtype: Any = None, device: DeviceLike | None = None) -> NDArray:
-    """A new array from anything NumPy accepts, in any layout, or from another NDArray.
+    """Return a new array from `values`: anything that NumPy accepts, in any layout, or another
+    NDArray.
 
-    Without `dtype`, NumPy arrays keep theirs and Python floats become float32. TypeError for dtypes
-    that needle does not store, and for masked arrays.
+    Without `dtype`, NumPy arrays keep their dtype and Python floats become float32. The array is on
+    `device`; by default, an NDArray stays on its device and other values go to the default device.
+    Raises TypeError for dtypes that needle does not store, and for masked arrays.
     """
     device = as_device(device, values.device if isinstance(values, NDArray) else None)
     if isinstance(values, NDArray):

@@ -2,7 +2,8 @@
 
 It aims to be obviously correct rather than fast; the native modules are tested against it. The
 interface is a module of functions over `View`s. A kernel allocates its result, accepts any strides
-(also zero and negative), reads its inputs before it writes, and raises before anything changes.
+(including zero and negative ones), reads its inputs before it writes, and raises its errors before
+it changes anything.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Shape = Sequence[int]
 
 
 def empty(shape: Shape, dtype: str) -> View:
-    """An uninitialised array. MemoryError if it does not fit, ValueError for a bad shape."""
+    """Return an uninitialised array. Raises MemoryError if it does not fit, ValueError for an
+    invalid shape."""
     shape = tuple(shape)
     check_shape(shape, np.dtype(dtype).itemsize)
     base = np.empty(math.prod(shape), dtype_name(dtype))
@@ -48,7 +50,7 @@ def empty(shape: Shape, dtype: str) -> View:
 
 
 def as_strided(view: View, shape: Shape, strides: Shape, offset: int) -> View:
-    """Another view of the same buffer (no copy)."""
+    """Return another view of the same buffer, without a copy."""
     return View(view.buffer, shape, strides, int(offset))
 
 
@@ -61,7 +63,7 @@ def to_numpy(view: View) -> Array:
 
 
 def copy(src: View, dst: View) -> None:
-    """dst[...] = src with broadcasting and a cast; src and dst may overlap."""
+    """Assign dst[...] = src with broadcasting and a cast. src and dst may overlap."""
     with np.errstate(all="ignore"):
         dst.np[...] = astype(np.broadcast_to(src.np, dst.shape), dst.dtype)
     dst.buffer.mark_written()
@@ -74,18 +76,18 @@ def fill(dst: View, value: Scalar) -> None:
 
 
 def cast(x: View, dtype: str) -> View:
-    """A compact copy in another dtype (always a copy)."""
+    """Return a compact copy in another dtype (always a copy)."""
     with np.errstate(all="ignore"):
         return own(astype(x.np, dtype_name(dtype)))
 
 
 def compact(x: View) -> View:
-    """x itself if it is row-major, else a row-major copy."""
+    """Return x itself if it is row-major, else a row-major copy."""
     return x if x.is_compact else own(x.np)
 
 
 def where(condition: View, a: View | Scalar, b: View | Scalar) -> View:
-    """a where condition is non-zero (of bool or any dtype), else b."""
+    """Return a where condition (of any dtype) is non-zero, else b."""
     with np.errstate(all="ignore"):
         x, y, dtype = operands(a, b)
         return own(narrow(np.where(astype(condition.np, "bool"), x, y), dtype))
@@ -111,17 +113,18 @@ min = _reduce(np.min, accumulate=False)
 
 
 def argmax(x: View, axis: int, keepdims: bool) -> View:
-    """int64 index of the first maximum along one axis; NaN counts as the maximum."""
+    """Return the int64 index of the first maximum along one axis. NaN counts as the maximum."""
     return own(np.argmax(wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def argmin(x: View, axis: int, keepdims: bool) -> View:
-    """int64 index of the first minimum along one axis; NaN counts as the minimum."""
+    """Return the int64 index of the first minimum along one axis. NaN counts as the minimum."""
     return own(np.argmin(wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def matmul(a: View, b: View) -> View:
-    """(..., m, k) @ (..., k, n) -> (..., m, n), batch extents broadcast; one axis is a vector."""
+    """Multiply (..., m, k) @ (..., k, n) -> (..., m, n). Batch axes broadcast; an operand with one
+    axis is a vector."""
     if not a.ndim or not b.ndim:
         raise ValueError(f"matmul: 0-d operand ({a.shape} @ {b.shape})")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
@@ -166,7 +169,8 @@ lstm_sequence_grad = _layer(numpy_layers.lstm_sequence_grad)
 
 
 def gather(x: View, index: View, axis: int) -> View:
-    """np.take(x, index, axis): shape x.shape[:axis] + index.shape + x.shape[axis + 1:]."""
+    """Return np.take(x, index, axis) of the shape x.shape[:axis] + index.shape + x.shape[axis +
+    1:]."""
     return own(np.take(x.np, places(index.np, x.shape[axis], "gather"), axis=axis))
 
 
@@ -180,14 +184,14 @@ def _at(dst: View, index: View, src: View, axis: int, what: str) -> tuple[Any, A
 
 
 def scatter(dst: View, index: View, src: View, axis: int) -> None:
-    """dst[..., index, ...] = src in place; the last of repeated indices wins."""
+    """Assign dst[..., index, ...] = src in place. The last of repeated indices wins."""
     where, values = _at(dst, index, src, axis, "scatter")
     dst.np[where] = values
     dst.buffer.mark_written()
 
 
 def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
-    """dst[..., index, ...] += src in place; repeated indices accumulate (halves in float32)."""
+    """Add dst[..., index, ...] += src in place. Repeated indices accumulate (halves in float32)."""
     where, values = _at(dst, index, src, axis, "scatter_add")
     if not is_half(dst.dtype):
         np.add.at(dst.np, where, values)
@@ -198,13 +202,14 @@ def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
 
 
 def take_along(x: View, index: View, axis: int) -> View:
-    """out[..., j, ...] = x[..., index[..., j, ...], ...] along the axis."""
+    """Return out[..., j, ...] = x[..., index[..., j, ...], ...] along the axis."""
     return own(x.np[along(x.np, index.np, axis, "take_along")])
 
 
 def put_along(x: View, index: View, src: View, axis: int, how: str) -> View:
-    """A copy of x in which the elements of src are set, added, or kept if they are larger (max) or
-    smaller (min), at the positions of an index; src broadcasts to the index's shape."""
+    """Return a copy of x in which, at the positions of an index, the elements of src are set,
+    added, or kept if they are larger (max) or smaller (min). src broadcasts to the shape of the
+    index."""
     where = along(x.np, index.np, axis, "put_along")
     with np.errstate(all="ignore"):
         values = np.broadcast_to(astype(src.np, x.dtype), index.shape)
@@ -225,7 +230,7 @@ def _check_same(what: str, param: View, grad: View, *states: View | None) -> Non
 
 
 def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    return g + p.dtype.type(weight_decay) * p if weight_decay else g  # not NaN for an infinite p
+    return g + p.dtype.type(weight_decay) * p if weight_decay else g  # 0 * inf would be NaN
 
 
 def sgd_step(
@@ -237,8 +242,9 @@ def sgd_step(
     dampening: float,
     weight_decay: float,
 ) -> None:
-    """In place: g = grad + weight_decay * param; v = momentum * v + (1 - dampening) * g;
-    param -= lr * v (v = g without a velocity buffer). A half-precision parameter's v is float32."""
+    """Update in place: g = grad + weight_decay * param; v = momentum * v + (1 - dampening) * g;
+    param -= lr * v (v = g without a velocity buffer). For a half-precision parameter, v is
+    float32."""
     _check_same("sgd_step", param, grad, velocity)
     p = wide(param.np)
     t = p.dtype.type
@@ -265,11 +271,11 @@ def adam_step(
     correction2: float,
     decoupled: bool,
 ) -> None:
-    """In place: m, v moving averages of g and g * g;
-    param -= lr * (m / correction1) / (sqrt(v / correction2) + eps).
+    """Update in place: m and v are moving averages of g and g * g; param -= lr * (m / correction1)
+    / (sqrt(v / correction2) + eps).
 
-    Weight decay is added to the gradient, or (decoupled, AdamW) subtracted from the parameter. m
-    and v of a half-precision parameter are float32.
+    Weight decay is added to the gradient or, if `decoupled` (AdamW), subtracted from the parameter.
+    For a half-precision parameter, m and v are float32.
     """
     _check_same("adam_step", param, grad, m, v)
     g, p = wide(grad.np), wide(param.np)
@@ -287,12 +293,12 @@ def adam_step(
 
 
 def to_dlpack(x: View, versioned: bool) -> Any:
-    """A DLPack capsule that keeps the memory alive."""
+    """Return a DLPack capsule that keeps the memory alive."""
     return x.np.__dlpack__(max_version=(1, 0)) if versioned else x.np.__dlpack__()
 
 
 class _Exporter:
-    """The object that np.from_dlpack takes in place of a capsule."""
+    """A wrapper around a capsule, because np.from_dlpack takes objects and not capsules."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -305,7 +311,7 @@ class _Exporter:
 
 
 def from_dlpack(capsule: Any) -> View:
-    """A view of foreign memory if it is writable and can be a one-dimensional base, else a copy."""
+    """Return a view of foreign memory if it is writable and contiguous, else a copy."""
     x = np.from_dlpack(_Exporter(capsule))
     dtype_name(x.dtype)
     if not (x.flags.writeable and x.flags.c_contiguous):
@@ -314,23 +320,23 @@ def from_dlpack(capsule: Any) -> View:
 
 
 def mark_written(*views: View) -> None:
-    """Count writes in place that other code made, one to each."""
+    """Count one in-place write by other code to each view."""
     for view in views:
         view.buffer.mark_written()
 
 
 def writes() -> int:
-    """The number of writes in place so far, to any memory."""
+    """Return the number of in-place writes so far, to any memory."""
     return Counters.writes
 
 
 def memory_allocated() -> int:
-    """The bytes of all live arrays."""
+    """Return the number of bytes of all live arrays."""
     return Counters.live
 
 
 def max_memory_allocated() -> int:
-    """The peak of `memory_allocated` since the program began or the peak was reset."""
+    """Return the peak of `memory_allocated` since the program started or the peak was reset."""
     return Counters.peak
 
 
@@ -340,7 +346,7 @@ def reset_peak_memory() -> None:
 
 
 def memory_cached() -> int:
-    """0: NumPy caches no memory."""
+    """Return 0, because NumPy caches no memory."""
     return 0
 
 
@@ -349,7 +355,7 @@ def empty_cache() -> None:
 
 
 def set_num_threads(_: int) -> None:
-    """Do nothing: NumPy manages its own threads."""
+    """Do nothing, because NumPy manages its own threads."""
 
 
 def get_num_threads() -> int:
@@ -357,4 +363,4 @@ def get_num_threads() -> int:
 
 
 def synchronize() -> None:
-    """Do nothing: this device runs nothing asynchronously."""
+    """Do nothing, because this device runs nothing asynchronously."""

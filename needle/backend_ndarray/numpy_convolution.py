@@ -1,4 +1,4 @@
-"""The reference device's convolutions, tap by tap: NumPy arrays in and out."""
+"""The reference device's convolutions of NumPy arrays, computed tap by tap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def _counts(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pai
 
 
 def _taps(kernel: Pair, counts: Pair, stride: Pair, dilation: Pair) -> Iterator[tuple[Any, ...]]:
-    """(row, column, key) of each tap; the key selects the tap's elements of a padded image."""
+    """Yield (row, column, key) of each tap. The key selects the tap's elements of a padded
+    image."""
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             at = [i * dilation[0], j * dilation[1]]

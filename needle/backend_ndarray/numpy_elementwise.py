@@ -1,4 +1,4 @@
-"""The elementwise kernels of the reference device, and its operands and results."""
+"""The elementwise kernels of the reference device, and helpers for operands and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def own(x: Any) -> View:
-    """A view over a compact array that nothing else refers to."""
+    """Return a view of a compact copy of x that nothing else refers to."""
     x = np.asarray(x)
     x = np.array(x, dtype=dtype_name(x.dtype), order="C", copy=True)
     return View(Buffer(x.reshape(-1)), x.shape, compact_strides(x.shape), 0)
@@ -38,22 +38,24 @@ def scalar(value: Scalar, dtype: str) -> Array:
 
 
 def wide(x: Array) -> Array:
-    """Half-precision arrays as float32, in which they are computed; others as they are."""
+    """Return a half-precision array as float32, the dtype it is computed in. Other arrays are
+    unchanged."""
     return astype(x, "float32") if is_half(x.dtype.name) else x
 
 
 def narrow(x: Any, dtype: str) -> Any:
-    """A float32 result rounded to `dtype` if that is half precision; others as they are."""
+    """Round a float32 result to `dtype` if that is half precision. Other results are unchanged."""
     return astype(x, dtype) if is_half(dtype) and x.dtype == np.float32 else x
 
 
 def _floating(x: Any) -> Any:
-    """The operand of a float-valued function: integers and bools as float64."""
+    """Return the operand of a float-valued function: integers and bools become float64."""
     return x.astype(FLOAT_OF_INTEGER) if x.dtype.name not in FLOATING else x
 
 
 def _not_of_bools(out: Any, *dtypes: str) -> Any:
-    """The result of a function; TypeError if it has made int8 of bools, as NumPy's powers do."""
+    """Return the result of a function. Raises TypeError if it turned bools into int8, as NumPy's
+    powers do."""
     if out.dtype == np.int8 and "int8" not in dtypes:
         raise TypeError("the function is not defined for bool")
     return out
@@ -109,7 +111,8 @@ isfinite = _unary(np.isfinite)
 
 
 def operands(a: View | Scalar, b: View | Scalar) -> tuple[Any, Any, str]:
-    """NumPy's operands for the two, and the dtype of the result ("" if NumPy finds it)."""
+    """Return the two operands for NumPy, and the dtype of the result ("" if NumPy determines
+    it)."""
     dtypes = [v.dtype for v in (a, b) if isinstance(v, View)]
     if not any(map(is_half, dtypes)):
         return a.np if isinstance(a, View) else a, b.np if isinstance(b, View) else b, ""

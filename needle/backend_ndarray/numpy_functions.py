@@ -1,4 +1,4 @@
-"""Array functions that the reference device needs and NumPy lacks."""
+"""Array functions that NumPy lacks and the reference device needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def erfinv(x: Any) -> Any:
 
 
 def _erfinv(x: float) -> float:
-    """The quantile of a normal distribution, and two of Newton's steps, of which those in the tails
+    """Compute a quantile of the normal distribution, then two Newton steps. In the tails, the steps
     use erfc."""
     if not -1 < x < 1:
         return x * math.inf if abs(x) == 1 else math.nan
@@ -40,11 +40,11 @@ def rint(x: Any) -> Any:
 
 
 def atan2(a: Any, b: Any) -> Any:
-    whole = np.result_type(a, b).kind in "biu"  # for which NumPy takes small floats
+    whole = np.result_type(a, b).kind in "biu"  # NumPy would compute in small floats
     return np.arctan2(a, b, dtype="float64") if whole else np.arctan2(a, b)
 
 
 def relu_grad(g: Any, y: Any) -> np.ndarray[Any, Any]:
-    dtype = np.result_type(g, y)  # np.where would not convert Python numbers to it
+    dtype = np.result_type(g, y)  # np.where would not convert Python numbers to this dtype
     g, y = np.asarray(g, dtype), np.asarray(y, dtype)
     return np.where(y > 0, g, np.zeros((), dtype))

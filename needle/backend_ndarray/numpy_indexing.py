@@ -1,4 +1,4 @@
-"""Positions along an axis, for the reference device: arrays in, arrays out."""
+"""Positions along an axis, for the reference device, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.min
 
 
 def places(index: Array, extent: int, what: str) -> Array:
-    """An index without negative positions. IndexError if one is out of range."""
+    """Return an index without negative positions. Raises IndexError if a position is out of range,
+    and TypeError for an index that is not of integers."""
     if index.dtype.name not in INTEGER:
         raise TypeError(f"{what}: index must be of integers, not {index.dtype}")
-    index = index.astype(np.int64, copy=False)  # small integers do not hold every position
+    index = index.astype(np.int64, copy=False)  # small integers cannot hold every position
     bad = index[(index < -extent) | (index >= extent)]
     if bad.size:
         raise IndexError(f"{what}: index {bad[0]} is out of bounds for an axis of extent {extent}")
@@ -25,7 +26,8 @@ def places(index: Array, extent: int, what: str) -> Array:
 
 
 def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
-    """NumPy's key of x for an index that gives each element a position of its own along an axis."""
+    """Return NumPy's key of x for an index that has a separate position along an axis for each
+    element."""
     where = places(index, x.shape[axis], what)
     rest = [(*a.shape[:axis], *a.shape[axis + 1 :]) for a in (x, index)]
     if x.ndim != index.ndim or rest[0] != rest[1]:
@@ -36,8 +38,8 @@ def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
 
 
 def put(x: Array, key: Any, values: Array, how: str) -> Array:
-    """A copy of x with `values` set, added, multiplied, or kept if larger or smaller, at a key; the
-    last of repeated positions is set."""
+    """Return a copy of x in which `values` are set, added, multiplied, or kept if larger or
+    smaller, at a key. If positions repeat, "set" keeps the last value."""
     out = x.copy()
     if how == "set":
         out[key] = values

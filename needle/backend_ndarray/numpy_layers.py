@@ -1,4 +1,4 @@
-"""The reference device's layers: NumPy arrays in and out. See layers.py."""
+"""The reference device's layers on NumPy arrays. See layers.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _check(right: bool, name: str, *arrays: Array) -> None:
 
 
 def _rows(name: str, x: Array) -> Array:
-    """x as a float64 matrix of rows of its last axis."""
+    """Return x as a float64 matrix whose rows run along its last axis."""
     count = math.prod(x.shape[:-1])
     if not count:
         raise ValueError(f"{name}: x {x.shape} has no rows")

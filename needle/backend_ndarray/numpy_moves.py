@@ -1,7 +1,7 @@
-"""The reference device's functions for calls on a few elements.
+"""The reference device's view functions and small composite functions.
 
-Those that give another view of the same memory return None for arguments that are not plain (ints,
-slices of them, None, tuples and lists) or do not fit: NDArray then finds out what they mean.
+Functions that return a view of the same memory return None for arguments that do not fit or are not
+plain (ints, slices of ints, None, tuples and lists). NDArray then interprets the arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FITS = (IndexError, TypeError, ValueError)
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is a plain int or None, or a slice, tuple or list of such."""
+    """Return whether a value is a plain int or None, or a slice, tuple or list of plain values."""
     if isinstance(value, slice):
         return _plain((value.start, value.stop, value.step))
     if type(value) in (tuple, list):
@@ -34,14 +34,15 @@ def _view(x: View, shape: Any, strides: Any, offset: int) -> View:
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
-    """A tuple or list of ints, which may be alone in another tuple, or one int."""
+    """Return numbers as a tuple. They are given as one int, or as a tuple or list, possibly inside
+    another tuple."""
     if type(given) is tuple and len(given) == 1 and type(given[0]) in (tuple, list):
         given = given[0]
     return tuple(given) if type(given) in (tuple, list) else (given,)
 
 
 def index(x: View, key: Any) -> View | None:
-    """x[key] for ints, slices, None and Ellipsis."""
+    """Return x[key] for ints, slices, None and Ellipsis."""
     if not _plain(key) or not indexing.is_basic(key):
         return None
     try:
@@ -51,7 +52,7 @@ def index(x: View, key: Any) -> View | None:
 
 
 def reshape(x: View, shape: Any) -> View | None:
-    """The same elements under another shape, in which one extent may be -1."""
+    """Return the same elements in another shape. One extent may be -1."""
     if not _plain(shape) or shape is None:
         return None
     try:
@@ -65,7 +66,7 @@ def reshape(x: View, shape: Any) -> View | None:
 
 
 def permute(x: View, axes: Any) -> View | None:
-    """The axes in another order, which names each once."""
+    """Return x with its axes in another order, which names each axis once."""
     if not _plain(axes) or axes is None:
         return None
     try:
@@ -78,7 +79,7 @@ def permute(x: View, axes: Any) -> View | None:
 
 
 def transpose(x: View, pair: Any) -> View | None:
-    """Two axes exchanged, the last two for None."""
+    """Return x with two axes exchanged; None means the last two."""
     if not _plain(pair) or x.ndim < 2:
         return None
     try:
@@ -94,7 +95,7 @@ def transpose(x: View, pair: Any) -> View | None:
 
 
 def diagonal(x: View, offset: Any, axis1: Any, axis2: Any) -> View | None:
-    """The elements (i, i + offset) of two axes, as the last axis."""
+    """Return the elements (i, i + offset) of two axes, as the last axis."""
     if not all(type(n) is int for n in (offset, axis1, axis2)):
         return None
     try:
@@ -112,7 +113,8 @@ def diagonal(x: View, offset: Any, axis1: Any, axis2: Any) -> View | None:
 
 
 def roll(x: View, shifts: Any, axes: Any) -> View | None:
-    """The elements moved on by `shifts` along distinct axes, and from the end to the front."""
+    """Shift the elements by `shifts` along distinct axes. Elements that leave the end enter at the
+    front."""
     if not _plain(shifts) or not _plain(axes) or shifts is None or axes is None:
         return None
     try:
@@ -124,7 +126,7 @@ def roll(x: View, shifts: Any, axes: Any) -> View | None:
 
 
 def mean(x: View, axes: Any, keepdims: bool) -> View:
-    """The mean over the axes (None: all), of integers in float64."""
+    """Return the mean over axes (None: all). The mean of integers is float64."""
     over = indexing.normalize_axes(None if axes is None else _numbers(axes), x.ndim, "mean")
     with np.errstate(all="ignore"):
         values = wide(x.np) if x.dtype in FLOATING else x.np.astype("float64")
@@ -134,9 +136,9 @@ def mean(x: View, axes: Any, keepdims: bool) -> View:
 
 
 def concat(parts: tuple[View, ...], axis: int, stacked: bool) -> View:
-    """The parts one after the other along an axis, or, if `stacked`, along a new one."""
+    """Join the parts along an axis or, if `stacked`, along a new axis."""
     if not parts:
-        raise ValueError("concat: there are no parts")
+        raise ValueError("concat: there are no parts to join")
     dtype = functools.reduce(result_type, [part.dtype for part in parts])
     with np.errstate(all="ignore"):
         arrays = [astype(part.np, dtype) for part in parts]
@@ -144,7 +146,7 @@ def concat(parts: tuple[View, ...], axis: int, stacked: bool) -> View:
 
 
 def kron(a: View, b: View) -> View:
-    """The Kronecker product. ValueError for more than 8 axes."""
+    """Return the Kronecker product. Raises ValueError for more than 8 axes."""
     if max(a.ndim, b.ndim) > 8:
         raise ValueError(f"kron: shapes {a.shape} and {b.shape} have more than 8 axes")
     with np.errstate(all="ignore"):
@@ -153,7 +155,8 @@ def kron(a: View, b: View) -> View:
 
 
 def softmax(x: View, axis: int, log: bool) -> View:
-    """exp(x) / sum(exp(x)) along an axis, or its logarithm; of integers in float64."""
+    """Return exp(x) / sum(exp(x)) along an axis, or its logarithm. Integers are computed in
+    float64."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"softmax: axis {axis} is out of range for shape {x.shape}")
     axis = int(axis)  # NumPy takes no bool

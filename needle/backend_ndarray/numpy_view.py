@@ -18,7 +18,8 @@ MAX_BYTES = 2**63 - 1
 
 
 class Counters:
-    """Bytes of all live buffers, their peak, and the number of writes in place; under one lock."""
+    """The bytes of all live buffers, their peak, and the number of in-place writes, under one
+    lock."""
 
     lock = fork_safe_lock()  # reentrant: a buffer may die, and be counted, during a count
     live = peak = writes = 0
@@ -31,8 +32,9 @@ class Counters:
 
 
 class Buffer:
-    """A one-dimensional array that views share. `written` is the number, among all writes in place,
-    of its last one, or 0 if there was none. Foreign memory is not counted."""
+    """A one-dimensional array that views share. `written` is the number of the buffer's last
+    in-place write in the count of all in-place writes, or 0 without writes. The bytes of foreign
+    memory are not counted."""
 
     __slots__ = ("_counted", "array", "written")
 
@@ -42,7 +44,8 @@ class Buffer:
         self._counted = 0 if foreign else array.nbytes
         Counters.count(self._counted)
 
-    # The function is a default argument: at interpreter exit the module's names may be gone.
+    # The function is a default argument, because the module's names may be gone at interpreter
+    # exit.
     def __del__(self, count: Callable[[int], None] = Counters.count) -> None:
         count(-self._counted)
 
@@ -53,7 +56,7 @@ class Buffer:
 
 
 class View:
-    """Elements `base[offset + sum(i * stride)]` of a buffer's array; valid by construction.
+    """The elements `base[offset + sum(i * stride)]` of a buffer's array, valid by construction.
 
     Strides and offset count elements. Raises ValueError if an element lies outside the base.
     """
@@ -93,7 +96,7 @@ class View:
 
     @property
     def written(self) -> int:
-        """The number of the last write in place to this memory (see Buffer)."""
+        """The number of the last in-place write to this memory (see Buffer)."""
         return self.buffer.written
 
     @property

@@ -1,5 +1,5 @@
-"""Scans, sorts and weighted sums of NDArrays along one axis, and random numbers: by the device's
-own kernels where it has them, else with NumPy on the host."""
+"""Scans, sorts and weighted sums of NDArrays along one axis, and random numbers. They use the
+device's own kernels if it has them, else NumPy on the host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Array = np.ndarray[Any, Any]
 
 
 def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
-    """The function `name` of this module over NDArrays of one dtype: an NDArray, or two."""
+    """Call the function `name` of this module on NDArrays of one dtype (`arrays`) with these
+    `attributes`. Return an NDArray or two."""
     device, dtype = arrays[0].device, arrays[0].view.dtype
-    if dtype in SMALL_INTEGER:  # int32 has the same order, and the same low bits
+    if dtype in SMALL_INTEGER:  # int32 gives the same order and the same low bits
         out = run(name, *[x.astype("int32") for x in arrays], **attributes)
         if isinstance(out, tuple):
             return out[0].astype(dtype), *out[1:]
@@ -37,7 +38,7 @@ def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
 
 
 def _along(x: Array, axis: int, reverse: bool) -> Array:
-    """A view with the axis at the front, in the order of the scan."""
+    """Return a view with the axis first, in the order of the scan."""
     x = np.moveaxis(x, axis, 0)
     return x[::-1] if reverse else x
 
@@ -95,7 +96,7 @@ def _extreme(x: Array, axis: int, beats: Any) -> tuple[Array, Array]:
 
 def sort(x: Array, axis: int, descending: bool) -> tuple[Array, Array]:
     if descending:
-        # Stable in both directions: sort from the end, and turn the result around.
+        # Stable in both directions: sort the reversed array, then reverse the result.
         n = x.shape[axis]
         places = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
@@ -110,8 +111,8 @@ def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
 
 
 def searchsorted(x: Array, values: Array, right: bool) -> Array:
-    """np.searchsorted of each line, which leaves open what it finds among elements that are not
-    sorted."""
+    """Return np.searchsorted of each line. For unsorted lines, the result is the result of this
+    binary search; NumPy leaves it open."""
     if x.ndim > 1:
         out = np.zeros(values.shape, "int64")
         for line in np.ndindex(x.shape[:-1]):
@@ -131,8 +132,9 @@ def searchsorted(x: Array, values: Array, right: bool) -> Array:
 
 
 def philox_words(key: int, counter: Array) -> list[Array]:
-    """The four words (uint64 arrays below 2**32) of the blocks with these numbers, by Philox
-    4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.3)."""
+    """Return the four words (uint64 arrays below 2**32) of the blocks numbered `counter`, for a
+    `key`, by Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+    section 4.3)."""
     low = np.uint64(0xFFFFFFFF)
     counter = counter.astype(np.uint64)
     x = [counter & low, counter >> np.uint64(32), np.zeros_like(counter), np.zeros_like(counter)]
@@ -147,8 +149,9 @@ def philox_words(key: int, counter: Array) -> list[Array]:
 
 
 def philox(state: Array, count: int, wide: bool) -> Array:
-    """`count` numbers in [0, 1): float64 if `wide`, else float32. `state` is the key and the number
-    of the first block. Word j of the stream is word j // blocks of block j % blocks."""
+    """Return `count` random numbers in [0, 1), float64 if `wide`, else float32. `state` is the key
+    and the number of the first block. Word j of the stream is word j // blocks of block j %
+    blocks."""
     words = 2 * count if wide else count
     blocks = -(-words // 4)
     first = state.astype(np.uint64)[1]

@@ -1,6 +1,6 @@
 """Methods of NDArray, a strided view of device memory. Movement is arithmetic on shape and strides
-and copies nothing; every other method is one call into the device's kernels, which
-numpy_backend.py documents."""
+and copies nothing. Every other method is one call of the device's kernels, which numpy_backend.py
+documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _ALL_AXES = tuple(tuple(range(ndim)) for ndim in range(17))  # no array has more
 
 
 def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """`values` as a NumPy array of `dtype`, or of a dtype that needle stores (see `array`)."""
+    """Return `values` as a NumPy array of `dtype`, or of a dtype that needle stores (see `array`).
+    Raises TypeError for elements that needle cannot store, and for masked arrays."""
     host = values if isinstance(values, np.generic) else as_numpy(values, "array")
     if dtype is None:
         weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
@@ -36,7 +37,7 @@ def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class Strided(Elementwise):
-    """Methods of an array that stay on its device (see NDArray)."""
+    """The methods of an array whose results stay on its device (see NDArray)."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
@@ -49,12 +50,12 @@ class Strided(Elementwise):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Steps in elements (not bytes)."""
+        """The strides in elements, not bytes."""
         return self.view.strides
 
     @property
     def offset(self) -> int:
-        """Number of elements between the buffer's beginning and the first element."""
+        """The number of elements from the start of the buffer to the first element."""
         return self.view.offset
 
     @property
@@ -88,11 +89,12 @@ class Strided(Elementwise):
     # Conversion
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy copy."""
+        """Return a NumPy copy."""
         return self.device.kernels.to_numpy(self.view)
 
     def item(self) -> bool | int | float:
-        """The only element as a Python scalar. ValueError unless there is exactly one."""
+        """Return the only element as a Python scalar. Raises ValueError unless there is exactly one
+        element."""
         if self.view.size != 1:
             raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
         return self.device.kernels.to_numpy(self.view).item()
@@ -122,10 +124,12 @@ class Strided(Elementwise):
         dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule over the same memory (a copy if requested). BufferError for another device.
+        """Return a DLPack capsule over the same memory (or over a copy, if requested). Raises
+        BufferError for another device.
 
-        `stream` is the consumer's stream, on which the memory may be used at once: on a CUDA device
-        None (the legacy default), 1, 2 or a handle, and -1 if the consumer orders its work itself.
+        `stream` is the consumer's stream, on which the memory may be used at once. On a CUDA device
+        it is None (the legacy default), 1, 2 or a handle, or -1 if the consumer orders its work
+        itself.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
@@ -137,20 +141,22 @@ class Strided(Elementwise):
         return kernels.to_dlpack(view, versioned, consumer_stream(stream))
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:
-        """A compact copy in another dtype; with copy=False, self if it has that dtype."""
+        """Return a compact copy with another `dtype`. If not `copy`, return the array itself if it
+        has that dtype."""
         name = dtype_name(dtype)
         if not copy and name == self.dtype:
             return self
         return self._wrap(self.device.kernels.cast(self.view, name))
 
     def copy(self) -> Self:
-        """A compact copy."""
+        """Return a compact copy."""
         return self.astype(self.dtype)
 
     # Movement
 
     def as_strided(self, shape: Any, strides: Any, offset: int | None = None) -> Self:
-        """Another view of the same buffer. ValueError if it would leave the buffer."""
+        """Return another view of the same buffer with this `shape`, `strides` and `offset` (None:
+        the same). Raises ValueError if the view would leave the buffer."""
         at = self.offset if offset is None else as_int(offset)
         return self._restride(tuple(map(as_int, shape)), tuple(map(as_int, strides)), at)
 
@@ -158,11 +164,12 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.as_strided(self.view, shape, strides, offset))
 
     def compact(self) -> Self:
-        """Self if it is compact, else a row-major copy."""
+        """Return the array itself if it is compact, else a row-major copy."""
         return self if self.is_compact else self._wrap(self.device.kernels.compact(self.view))
 
     def reshape(self, *shape: Any) -> Self:
-        """The same elements under another shape (one extent may be -1); a view if possible."""
+        """Return the same elements in another `shape` (one extent may be -1), as a view if
+        possible."""
         view = self.device.kernels.reshape(self.view, shape)
         if view is not None:
             return self._wrap(view)
@@ -172,7 +179,7 @@ class Strided(Elementwise):
         return view if view is not None else self.copy().reshape(new)
 
     def _reshape_view(self, shape: tuple[int, ...]) -> Self | None:
-        """A view under `shape` (of equal size), or None if no strides can express it."""
+        """Return a view in `shape` (of equal size), or None if no strides can express it."""
         view = self.view
         if view.is_compact or not view.size:
             strides: Any = indexing.compact_strides(shape)
@@ -186,7 +193,7 @@ class Strided(Elementwise):
         return self.reshape(-1) if self.view.size else self.reshape(0)
 
     def permute(self, *axes: Any) -> Self:
-        """A view with the axes in another order; `axes` names every axis once."""
+        """Return a view with the axes in another order; `axes` names every axis once."""
         view = self.device.kernels.permute(self.view, axes)
         if view is not None:
             return self._wrap(view)
@@ -200,7 +207,8 @@ class Strided(Elementwise):
         )
 
     def broadcast_to(self, shape: Any) -> Self:
-        """A view that repeats extents of 1 and missing leading axes, with strides 0."""
+        """Return a view in `shape` that repeats axes of extent 1 and missing leading axes with
+        strides 0. Raises ValueError if the shapes do not broadcast."""
         new = tuple(map(as_int, shape))
         old, lead = self.shape, len(new) - self.ndim
         if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
@@ -211,14 +219,15 @@ class Strided(Elementwise):
         return self._restride(new, (*[0] * lead, *strides), self.offset)
 
     def diagonal(self, offset: int, axis1: int, axis2: int) -> Self | None:
-        """A view of the elements (i, i + offset) of two axes, as the last axis; None for arguments
-        that are no ints or do not fit."""
+        """Return a view of the elements (i, i + `offset`) of the axes `axis1` and `axis2`, as the
+        last axis. Return None for arguments that are not ints or do not fit."""
         view = self.device.kernels.diagonal(self.view, offset, axis1, axis2)
         return None if view is None else self._wrap(view)
 
     def roll(self, shifts: Any, axes: Any) -> Self | None:
-        """A copy with the elements moved on by `shifts` along `axes` (None: of the flat array), and
-        from the end to the front; None for arguments that are no ints or do not fit."""
+        """Return a copy with the elements shifted by `shifts` along `axes` (None: along the flat
+        array). Elements that leave the end enter at the front. Return None for arguments that are
+        not ints or do not fit."""
         if axes is None:
             flat = self.reshape(-1).roll(shifts, 0)
             return None if flat is None else flat.reshape(self.view.shape)
@@ -226,12 +235,14 @@ class Strided(Elementwise):
         return None if view is None else self._wrap(view)
 
     def flip(self, axes: Any = None) -> Self:
-        """A view with the elements reversed along `axes` (int, tuple, None for all)."""
+        """Return a view with the elements reversed along `axes` (an int, a tuple, or None for
+        all)."""
         named = indexing.normalize_axes(axes, self.ndim, "flip")
         return self[tuple(slice(None, None, -1 if i in named else 1) for i in range(self.ndim))]
 
     def pad(self, padding: Any, value: float = 0) -> Self:
-        """A copy with (low, high) elements of `value` before and after it along each axis."""
+        """Return a copy padded with `value`. `padding` has (low, high), the numbers of elements
+        before and after, for each axis. Raises ValueError for another `padding`."""
         widths = [(as_int(low), as_int(high)) for low, high in padding]
         if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
             raise ValueError(
@@ -245,7 +256,7 @@ class Strided(Elementwise):
     # Indexing
 
     def __getitem__(self, key: Any) -> Self:
-        """NumPy-style: basic keys give a view, integer arrays and boolean masks a copy."""
+        """Index like NumPy: basic keys give a view, integer arrays and boolean masks a copy."""
         view = self.device.kernels.index(self.view, key)
         if view is not None:
             return self._wrap(view)
@@ -259,7 +270,7 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.gather(picked.view, index, plan.axis))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Assign in place, with broadcasting and a cast; the last of repeated indices wins."""
+        """Assign in place, with broadcasting and a cast. The last of repeated indices wins."""
         view, kernels = self.view, self.device.kernels
         if not indexing.is_basic(key):
             self._scatter(key, value, kernels.scatter)
@@ -272,14 +283,14 @@ class Strided(Elementwise):
             kernels.copy(self._value(value), target)
 
     def add_at(self, key: Any, value: Any) -> None:
-        """self[key] += value in place; repeated indices accumulate."""
+        """Add `value` to self[`key`] in place. Repeated indices accumulate."""
         if indexing.is_basic(key):
             self[key] = self[key] + value
         else:
             self._scatter(key, value, self.device.kernels.scatter_add)
 
     def _advanced(self, key: Any) -> tuple[Self, indexing.Advanced]:
-        """A view with adjacent indexed axes, and the merged index along them."""
+        """Return a view in which the indexed axes are adjacent, and the merged index along them."""
         entries = key if type(key) is tuple else (key,)
         host = tuple(e.numpy() if isinstance(e, Strided) else e for e in entries)
         view = self.view
@@ -309,10 +320,11 @@ class Strided(Elementwise):
         return operand
 
     def operand(self, other: Any) -> Any:
-        """The kernel operand for `other`: a view on this device or a Python scalar.
+        """Return the kernel operand for `other`: a view on this device or a Python scalar.
 
-        NumPy scalars count as Python scalars (weak), so that e.g. np.prod(shape) promotes nothing.
-        NotImplemented for a value that is not an array; ValueError for an array on another device.
+        NumPy scalars count as Python scalars (weak), so that np.prod(shape), for example, promotes
+        nothing. Return NotImplemented for a value that is not an array. Raises ValueError for an
+        array on another device.
         """
         if isinstance(other, Strided):
             if other.device is not self.device:
@@ -327,7 +339,7 @@ class Strided(Elementwise):
         return NotImplemented
 
     def fill(self, value: float) -> None:
-        """Set every element of this view in place."""
+        """Set every element of this view to `value` in place."""
         self.device.kernels.fill(self.view, value)
 
     # Reductions: axis is an int, a tuple or None (all axes); negative axes count from the end
@@ -344,33 +356,39 @@ class Strided(Elementwise):
         return self._wrap(getattr(self.device.kernels, name)(view, axes, bool(keepdims)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Sum; integers and bools are summed in int64, floats in a wider accumulator."""
+        """Return the sum over `axis`. Integers and bools are summed in int64, floats in a wider
+        accumulator. `keepdims` keeps the axes with extent 1."""
         return self._reduce("sum", axis, keepdims)
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Product, with the dtypes of `sum`."""
+        """Return the product over `axis`, with the dtypes and the `keepdims` of `sum`."""
         return self._reduce("prod", axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Maximum, NaN if an element is NaN. ValueError over no elements."""
+        """Return the maximum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
+        `sum`. Raises ValueError over no elements."""
         return self._reduce("max", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Minimum, NaN if an element is NaN. ValueError over no elements."""
+        """Return the minimum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
+        `sum`. Raises ValueError over no elements."""
         return self._reduce("min", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Mean, of integers in float64. NaN over no elements."""
+        """Return the mean over `axis`, in float64 for integers. The mean of no elements is NaN.
+        `keepdims` is that of `sum`."""
         if axis is not None:
             axis = indexing.normalize_axes(axis, self.view.ndim, "mean")
         return self._wrap(self.device.kernels.mean(self.view, axis, bool(keepdims)))
 
     def argmax(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """int64 index of the first maximum (NaN counts as one) along one axis, or of all."""
+        """Return the int64 index of the first maximum (NaN counts as one) along one `axis`, or in
+        the flat array. `keepdims` is that of `sum`."""
         return self._arg("argmax", axis, keepdims)
 
     def argmin(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """int64 index of the first minimum (NaN counts as one) along one axis, or of all."""
+        """Return the int64 index of the first minimum (NaN counts as one) along one `axis`, or in
+        the flat array. `keepdims` is that of `sum`."""
         return self._arg("argmin", axis, keepdims)
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
@@ -383,17 +401,18 @@ class Strided(Elementwise):
         return self._wrap(kernel(self.view, one, bool(keepdims)))
 
     def __matmul__(self, other: Any) -> Self:
-        """Matmul with NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
+        """Multiply matrices by NumPy's rules: leading axes broadcast, 1-d operands are vectors."""
         operand = self.operand(other)
         if operand is NotImplemented or isinstance(operand, _SCALARS):
             return NotImplemented
         return self._wrap(self.device.kernels.matmul(self.view, operand))
 
     def kron(self, other: Self) -> Self:
-        """The Kronecker product with an array on this device. ValueError for more than 8 axes."""
+        """Return the Kronecker product with `other`, an array on this device. Raises ValueError for
+        more than 8 axes."""
         return self._wrap(self.device.kernels.kron(self.view, other.view))
 
     def softmax(self, axis: int, log: bool = False) -> Self:
-        """exp(x) / sum(exp(x)) along an axis without overflow, or its logarithm; of integers in
-        float64. ValueError for an axis that is out of range."""
+        """Return exp(x) / sum(exp(x)) along `axis` without overflow, or its logarithm if `log`.
+        Integers are computed in float64. Raises ValueError for an axis that is out of range."""
         return self._wrap(self.device.kernels.softmax(self.view, axis, log))

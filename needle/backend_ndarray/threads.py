@@ -6,19 +6,19 @@ from .ndarray import cpu
 
 
 def set_num_threads(count: int) -> None:
-    """Set the threads of one kernel call, including the caller; at most 256 are used.
-    ValueError below 1, TypeError unless `count` is an integer.
+    """Set the number of threads of a kernel call to `count`, including the caller. At most 256 are
+    used. Raises ValueError below 1, and TypeError unless `count` is an integer.
 
     The default is NEEDLE_NUM_THREADS, or the number of cores that this process may use (affinity
     and cgroup quota).
     """
     if not isinstance(count, Integral) or isinstance(count, bool):
-        raise TypeError(f"set_num_threads: count {count!r} is no integer")
+        raise TypeError(f"set_num_threads: count {count!r} is not an integer")
     if count < 1:
         raise ValueError(f"set_num_threads: count {count} is below 1")
     cpu().kernels.set_num_threads(min(int(count), 2**31 - 1))  # must fit a C int
 
 
 def get_num_threads() -> int:
-    """The threads that a native CPU kernel call may use, including the caller."""
+    """Return the number of threads that a native CPU kernel call may use, including the caller."""
     return int(cpu().kernels.get_num_threads())

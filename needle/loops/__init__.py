@@ -1,7 +1,7 @@
-"""Loops and choices as single ops: `scan`, `while_loop` and `cond`.
+"""Loops and conditions as single ops: `scan`, `while_loop` and `cond`.
 
-`tracing` records a cell once as a `Body`; the tensors that it finds around the cell become further
-inputs. `gradient` makes the gradient of a scan, which is a scan from the last step to the first.
+`tracing` records a cell once as a `Body`; outer tensors that the cell reads become additional
+inputs. `gradient` builds the gradient of a scan, which is a scan from the last step to the first.
 `needle.recurrence` runs bodies. docs/guide/17-loops.md follows a loop from its cell to the code.
 """
 

@@ -1,4 +1,4 @@
-"""`cond`: one of two functions, chosen by the value of a tensor. And its gradient."""
+"""`cond` calls one of two functions, chosen by the value of a tensor. Its gradient is here, too."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ def cond(
     false_function: Callable[..., Any],
     *operands: Any,
 ) -> Any:
-    """`true_function(*operands)` if `predicate` is true, and `false_function(*operands)` if not; as
-    `jax.lax.cond`.
+    """Return `true_function(*operands)` if `predicate` is true, else `false_function(*operands)`,
+    like `jax.lax.cond`.
 
-    `predicate` is a bool, or a bool tensor of one element. Operands and results are tensors, or
-    lists, tuples and dicts of them; numbers become tensors. Both functions are traced: they read no
-    values, draw no random numbers, and their results have one structure, and the same shapes and
-    dtypes. Tensors that they find around them are inputs, as operands are. Only the function that
-    is chosen runs, and its gradient, of any order. For a Python bool, only that function is called.
+    `predicate` is a bool or a bool tensor of one element. Operands and results are tensors, or
+    lists, tuples and dicts of tensors; numbers become tensors. Both functions are traced, so they
+    must not read values or draw random numbers, and their results must have the same structure,
+    shapes and dtypes. Outer tensors that the functions read are inputs, like the operands. Only the
+    chosen function and its gradient run; gradients of any order are supported. For a Python bool,
+    only the chosen function is called.
 
-    Raises TypeError for a predicate of another dtype than bool, and for results of different
-    structure or dtype; ShapeError for a predicate of more than one element and results of different
-    shapes; TraceError for a function that reads values.
+    Raises TypeError for a predicate that is not a bool, and for results that differ in structure or
+    dtype; ShapeError for a predicate of more than one element, and for results that differ in
+    shape; TraceError for a function that reads values.
 
     >>> x = ndl.Tensor([1.0, 4.0])
     >>> ndl.cond(x.sum() > 4, lambda: x.sqrt(), lambda: -x).numpy().tolist()
@@ -67,7 +68,7 @@ def cond(
         wrong = tree.difference(one, other, "the result of the second function")
         if wrong:
             raise TypeError(
-                f"cond: the functions return different structures: {wrong}, as the first returns"
+                f"cond: the functions return different structures: {wrong}, as in the first"
             )
         for (name, x), (_, y) in zip(a, b, strict=True):
             if not same_spec(x.spec, y.spec):
@@ -86,14 +87,14 @@ def cond(
 def _either(
     predicate: Tensor, call: Callable[..., list[list[Tensor]]], inputs: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """The results of one of the two branches that `call` returns the results of."""
+    """Return the results of one of two branches; `call` returns the results of both."""
     return _chosen(predicate, inputs, *traced(call, [x.spec for x in inputs])[1:])
 
 
 def _chosen(
     predicate: Tensor, inputs: Sequence[Tensor], whole: Body, captured: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """The results of one of two branches: the one half of a body's, or the other."""
+    """Return the results of one of two branches, whose outputs are the two halves of a body's."""
     half = len(whole.outputs) // 2
     if not half:
         return ()
@@ -103,7 +104,9 @@ def _chosen(
 
 
 def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
-    """The gradients of a choice's inputs: a choice between those of its branches."""
+    """Return the gradients of the inputs of a `Cond` (`op`): a `Cond` that chooses between the
+    gradients of its branches. `out_grads` are the gradients of its results, and `node` has its
+    inputs."""
     predicate, *inputs = node.inputs
     op = op.fitted([x.spec for x in node.inputs])
     wanted = [n for n, x in enumerate(inputs) if x.requires_grad and is_floating(x.dtype)]
@@ -115,7 +118,7 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
         return [_pulled_back(body, values, out, wanted) for body in (op.true, op.false)]
 
     given = [*inputs, *grads.values()]
-    # The body's steps have gradients, though none is recorded while they are traced.
+    # The body's steps need gradients, although none is recorded while they are traced.
     _, whole, captured = call_recording(False, traced, call, [x.spec for x in given])
     made = _chosen(predicate, given, whole, captured)
     result: list[Any] = [None] * len(node.inputs)
@@ -127,8 +130,8 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
 def _pulled_back(
     body: Body, inputs: Sequence[Tensor], out_grads: dict[int, Tensor], wanted: Sequence[int]
 ) -> list[Tensor]:
-    """The gradients of a body's inputs, those that are `wanted`, from the gradients of its outputs:
-    its values are computed again."""
+    """Return the gradients of the `wanted` inputs of a body from the gradients of its outputs. The
+    body's values are computed again."""
     needs = body.reached(wanted)
     values: list[Any] = list(inputs)
     for number, step in body.numbered():

@@ -1,4 +1,5 @@
-"""The gradient of `Scan`: a scan from the last step to the first, over what the steps have left."""
+"""The gradient of `Scan`: a scan from the last step to the first, over values that the steps
+saved."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ from .tracing import InnerTrace, recorded
 
 @remembered
 def recording(op: Scan) -> Scan:
-    """The loop with what its gradient reads among its outputs: states before each step, and
-    products, which take long to compute again. The rest is computed again from these."""
+    """Return the loop `op` with additional outputs that its gradient reads: the state before each
+    step, and matrix products, which are slow to recompute. Other values are recomputed from
+    these."""
     body = op.body
     stateful, needed = body.reached(range(op.states)), body.needed(body.outputs)
     readers: dict[int, list[int]] = {}
@@ -39,7 +41,8 @@ def recording(op: Scan) -> Scan:
     steps = dict(body.numbered())
 
     def kept(number: int) -> int:
-        """A sum that alone reads a product is kept in its place: its gradient reads no product."""
+        """Return the value to save for a product. If only a sum reads the product, the sum is
+        saved, because the gradient of a sum does not read its operands."""
         users = readers.get(number, [])
         is_added = len(users) == 1 and isinstance(steps[users[0]].op, Add)
         return kept(users[0]) if is_added and number not in body.outputs else number
@@ -60,22 +63,23 @@ def recording(op: Scan) -> Scan:
     given = tuple([n for n in range(op.states, len(floating)) if floating[n]])
     try:
         read = _backward(with_them(more), requires, given, None).read()
-    except Exception:  # of any op's rule: it is raised again where a gradient is asked for
+    except Exception:  # an op's rule failed; it fails again when a gradient is requested
         return with_them(more)
     return with_them([n for n in more if n in read])
 
 
 def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradients:
-    """The gradients of a scan's inputs from those of its results, None where there is none."""
+    """Return the gradients of the inputs of a scan (`op`) from the gradients of its results,
+    `out_grads`, which are None if absent. `node` has the scan's inputs and results."""
     inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
     full = recording(op)
-    if full.outputs > op.outputs:  # it was not recorded for a gradient: run it once more
+    if full.outputs > op.outputs:  # it ran without recording for a gradient: run it again
         outputs = list(apply(full, tuple(inputs)))
         out_grads = [*out_grads, *[None] * (full.outputs - op.outputs)]
     op, states, last = full, full.states, full.states + full.sequences
     requires = [x.requires_grad and is_floating(x.dtype) for x in inputs]
-    for number in range(states):  # a gradient may come through any state
+    for number in range(states):  # any state may carry a gradient
         requires[number] = is_floating(inputs[number].dtype)
     given = tuple([n for n in range(states, op.outputs) if out_grads[n] is not None])
     back = _backward(op, tuple(requires), given, inputs[0].device)
@@ -106,9 +110,9 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
 
 @dataclass(frozen=True)
 class _Backward:
-    """The loop of a scan's gradient. Its body takes the gradients of the next states `carried` and
-    sums over steps (`sums`), the values `known` and the gradients of stacked results of a step, and
-    then `constants` and what the gradient rules have `captured`."""
+    """The loop of a scan's gradient. The inputs of its body are the gradients of the next states
+    (`carried`), sums over steps (`sums`), the `known` values and the gradients of the stacked
+    results of a step, then `constants` and the tensors that the gradient rules `captured`."""
 
     body: Body
     carried: Sequence[int]
@@ -116,12 +120,12 @@ class _Backward:
     constants: Sequence[int]
     captured: Sequence[Tensor]
     sums: Sequence[Spec]
-    slices: Sequence[int]  # the inputs whose gradients are its first stacked results
-    rules: Sequence[tuple[int, Rule | None]]  # by constant, what makes its gradient; None: a sum
+    slices: Sequence[int]  # the inputs whose gradients are the first stacked results
+    rules: Sequence[tuple[int, Rule | None]]  # the gradient rule of each constant; None for a sum
     stacked: _Stacked
 
     def read(self) -> set[int]:
-        """The `known` values that the loop or a rule reads."""
+        """Return the `known` values that the loop or a rule reads."""
         first = len(self.carried) + len(self.sums)
         inputs = [n - first for n in self.body.needed(self.body.outputs) if n >= first]
         inputs += [n - len(self.carried) for n in self.stacked.slices]
@@ -130,7 +134,7 @@ class _Backward:
     def results(
         self, found: Sequence[Tensor], sequences: Sequence[Tensor], length: Any
     ) -> list[tuple[int, Tensor]]:
-        """The gradients of inputs, by number, from the results of the loop."""
+        """Return the gradients of inputs, by number, from the results of the loop."""
         first = len(self.carried)
         count = first + len(self.sums)
         totals, whole = iter(found[first:count]), found[count:]
@@ -148,7 +152,8 @@ class _Backward:
 def _backward(
     op: Scan, requires: tuple[bool, ...], given: tuple[int, ...], device: Any
 ) -> _Backward:
-    """The loop for results whose gradients are `given`, and inputs that require one."""
+    """Build the gradient loop for results whose gradients are `given` and inputs that require a
+    gradient."""
     states, last, count = op.states, op.states + op.sequences, len(op.body.inputs)
     carried = [n for n in range(states) if requires[n]]
     compare = {number for number, step in op.body.numbered() if step.op.compares}
@@ -180,9 +185,9 @@ def _step(
     given: Sequence[int],
     device: Any,
 ) -> tuple[Body, list[Tensor]]:
-    """The body of a step backward, and what it captures. Inputs: the gradients of next states,
-    known values, the gradients of stacked outputs, and constants; outputs: the gradients of the
-    inputs that require one."""
+    """Return the body of a backward step and its captured tensors. The body's inputs are the
+    gradients of the next states, known values, the gradients of stacked outputs, and constants. Its
+    outputs are the gradients of the inputs that require one."""
     body, states = op.body, op.states
     last, count = states + op.sequences, len(op.body.inputs)
     specs = body.specs()
@@ -198,14 +203,14 @@ def _step(
     values: dict[int, Any] = {n: next(handles) for n in known}
     of_ys = [next(handles) for _ in ys]
     values |= {n: next(handles) for n in range(last, count)}
-    for number in range(states):  # what nothing in the end reads is not recorded
+    for number in range(states):  # values that nothing reads in the end are not recorded
         if number not in values:
             spec = Spec(specs[number].shape, specs[number].dtype, device)
             values[number] = handle(run.own(Node(spec, is_floating(spec.dtype), "")), None)
     alias: dict[Node, Node] = {}
 
     def computed() -> list[Tensor]:
-        made: dict[int, Any] = {}  # what each step's gradient rule takes for its result
+        made: dict[int, Any] = {}  # by step, the result that its gradient rule uses
         for number, each in body.numbered():
             made[number] = apply(each.op, tuple([values[i] for i in each.inputs]))
             made[number]._node.requires_grad = number in needs
@@ -242,7 +247,7 @@ def _add(grads: dict[int, Any], number: int, grad: Any) -> None:
 
 
 def _pull_back(body: Body, rules: dict[int, Any], grads: dict[int, Any], needs: set[int]) -> None:
-    """Add the gradients of all values that the body's outputs depend on to `grads`."""
+    """Propagate `grads` from a body's outputs back to the values that they depend on."""
     for number, step in reversed(list(body.numbered())):
         if number not in grads or number not in needs:
             continue
@@ -260,13 +265,13 @@ def _pull_back(body: Body, rules: dict[int, Any], grads: dict[int, Any], needs: 
 
 @dataclass
 class _Stacked:
-    """The values of a step that are there for all steps behind the loop: the sequences that it
-    reads, and what it stacks."""
+    """The values of a step that exist for all steps after the loop: the sequences that it reads,
+    and the results that it stacks."""
 
-    first: int  # the step's inputs from here on are slices of sequences
+    first: int  # the number of the first input that is a slice of a sequence
     sequences: int
-    numbers: list[int]  # of stacked values
-    slices: set[int] = field(default_factory=set)  # that a rule reads
+    numbers: list[int]  # the numbers of stacked values
+    slices: set[int] = field(default_factory=set)  # slices that a rule reads
 
     def has(self, number: int) -> bool:
         return self.is_slice(number) or number in self.numbers
@@ -286,19 +291,21 @@ class _Stacked:
         return stacked[self.numbers.index(number)]
 
 
-# The gradient of a constant, from what gives a value of all steps, and their number.
+# The gradient of a constant. A rule takes a function that returns a value for all steps, and the
+# number of steps.
 Rule = Callable[[Callable[[int], Tensor], Any], Tensor]
 
 
 def _accumulated(
     step: Body, carried: int, slices: int, constants: int
 ) -> tuple[Body, list[Spec], list[Rule | None], _Stacked]:
-    """The body with the gradients of constants, its last outputs, summed over steps: (the body, the
-    specs of sums that are states, for each constant the rule that makes its gradient or None for a
-    sum, what the rules read).
+    """Sum the gradients of constants, the last outputs of a step, over the steps. Return the body,
+    the specs of the sums that are states, the gradient rule of each constant (None for a sum), and
+    the values that the rules read.
 
-    A sum of outer products is one product behind the loop, of its operands of all steps. A sum over
-    axes of a value that is stacked anyway is taken there too. All others are states.
+    A sum of outer products becomes one product after the loop, of the operands of all steps. A sum
+    over axes of a value that is stacked anyway is also computed after the loop. All other sums are
+    states.
     """
     steps, specs = dict(step.numbered()), step.specs()
     first, last = step.outputs[:carried], len(step.outputs) - constants
@@ -309,7 +316,7 @@ def _accumulated(
     for at, number in enumerate(ends):
         rules[at] = rules[at] or _total(number, steps, specs, stacked)
     summed = [number for number, rule in zip(ends, rules, strict=True) if rule is None]
-    # The inputs of sums come behind the states.
+    # The sums are inputs after the states.
     moved = [n if n < carried else n + len(summed) for n in range(step.count)]
     sums = [Spec(specs[n].shape, specs[n].dtype, None) for n in summed]
     inputs = (*step.inputs[:carried], *sums, *step.inputs[carried:])
@@ -324,7 +331,8 @@ def _accumulated(
 
 
 def _through(number: int, steps: dict[int, Step], kinds: Any) -> tuple[int, list[int]]:
-    """The value that steps of some kinds lead from to this one, and the values on the way."""
+    """Follow a value back through steps of some kinds. Return the source and the values on the
+    way."""
     passed = []
     while number in steps and isinstance(steps[number].op, kinds):
         passed.append(number)
@@ -333,7 +341,7 @@ def _through(number: int, steps: dict[int, Step], kinds: Any) -> tuple[int, list
 
 
 def _is_transposed(number: int, steps: dict[int, Step], specs: Any) -> bool:
-    """Whether a value is the transpose of a matrix."""
+    """Return whether a value is the transpose of a matrix."""
     step = steps.get(number)
     if step is None or len(specs[number].shape) != 2:
         return False
@@ -345,7 +353,8 @@ def _is_transposed(number: int, steps: dict[int, Step], specs: Any) -> bool:
 def _product(
     number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked, varying: set[int]
 ) -> Rule | None:
-    """The rule of a gradient that is a product of matrices, and larger than these."""
+    """Return the rule of a gradient that is a matrix product larger than its operands, else
+    None."""
     shape = specs[number].shape
     source, passed = _through(number, steps, (Reshape, Transpose, Permute))
     if any(not isinstance(steps[n].op, Reshape) for n in passed[:-1]):
@@ -363,7 +372,7 @@ def _product(
     (rows, inner), columns = a.shape, b.shape[1]
     if bounds_of(inner * (rows + columns))[1] >= bounds_of(rows * columns)[1]:
         return None
-    # Rows of all steps side by side, as the operand of a transpose has them.
+    # The rows of all steps side by side, as in the operand of a transpose.
     by_rows = _is_transposed(left, steps, specs)
     if by_rows:
         left = steps[left].inputs[0]
@@ -383,7 +392,8 @@ def _product(
 
 
 def _total(number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked) -> Rule | None:
-    """The rule of a gradient that is a sum over axes of a value that is there for all steps."""
+    """Return the rule of a gradient that is a sum over axes of a value that exists for all steps,
+    else None."""
     shape = specs[number].shape
     number, _ = _through(number, steps, Reshape)
     step = steps.get(number)

@@ -1,4 +1,4 @@
-"""`scan`: a loop over time, whose cell is traced once."""
+"""`scan` is a loop over time whose cell is traced once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ Cell = Callable[[Any, Any], tuple[Any, Any]]
 def scan(
     cell: Cell, state: Any, xs: Any = None, length: int | None = None, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """The state after a cell has run once for each element of `xs` along axis 0, and what it made
-    of each of them, stacked along axis 0; as `jax.lax.scan`.
+    """Run a `cell` once for each element of `xs` along axis 0. Return the last state and the
+    outputs of all steps, stacked along axis 0, like `jax.lax.scan`.
 
     `cell(state, x)` returns (the next state, y). States, `xs` and y are tensors, or lists, tuples
-    and dicts of them; numbers become tensors, and y may be None. The next state has the structure,
-    shapes and dtypes of the first one, `state`. Without `xs`, there are `length` steps and x is
-    None. `reverse` runs from the last element to the first; y keeps the places of its elements.
+    and dicts of tensors; numbers become tensors, and y may be None. The next state has the
+    structure, shapes and dtypes of the initial `state`. Without `xs`, the loop has `length` steps
+    and x is None. With `reverse`, the loop runs from the last element to the first; each y is
+    stacked at the position of its element.
 
-    The cell is traced once, for all steps: it reads no values and draws no random numbers. Tensors
-    that it finds around it are inputs of the loop, and have gradients, of any order. Products that
-    do not depend on the state are computed for all steps at once. Compiled, the loop is one kernel,
-    whose code does not grow with the number of steps; along axis 0, `xs` may have a `Dim`.
+    The cell is traced once for all steps, so it must not read values or draw random numbers. Outer
+    tensors that the cell reads are inputs of the loop and have gradients of any order. Products
+    that do not depend on the state are computed for all steps at once. Compiled, the loop is one
+    kernel whose code does not grow with the number of steps. Axis 0 of `xs` may be a `Dim`.
 
-    Raises TypeError for a next state of another structure or dtype, and for no `xs` and no
-    `length`; ShapeError for one of another shape and `xs` of different lengths; TraceError for a
-    cell that reads values.
+    Raises TypeError for a next state of another structure or dtype, and without both `xs` and
+    `length`; ShapeError for a next state of another shape, and for `xs` of different lengths;
+    TraceError for a cell that reads values.
 
     >>> total, sums = ndl.scan(lambda s, x: (s + x, s + x), ndl.zeros(()), ndl.Tensor([1.0, 2.0]))
     >>> total.item(), sums.numpy().tolist()
@@ -74,13 +75,13 @@ def scan(
 
 
 def _steps(slices: Sequence[tuple[str, Tensor]], length: Any) -> Any:
-    """The number of steps."""
+    """Return the number of steps."""
     if length is not None:
         steps = length if isinstance(length, Expression) else as_int(length)
         if steps < 0:
             raise ValueError(f"scan: length={steps}; it must be 0 or more")
     elif not slices:
-        raise TypeError("scan: neither xs nor length says how many steps there are")
+        raise TypeError("scan: give xs or length, which determine the number of steps")
     for name, x in slices:
         if not x.shape:
             raise ShapeError(f"scan: {name} has no axis to run over; its shape is ()")
@@ -96,6 +97,6 @@ def _check_state(body: Body, names: Sequence[str]) -> None:
         if not same_spec(before, after):
             kind = TypeError if before.dtype != after.dtype else ShapeError
             raise kind(
-                f"scan: {name} is {before} first, and {after} after a step; a state keeps its "
+                f"scan: {name} is {before} at first and {after} after a step; a state keeps its "
                 "shape and dtype"
             )

@@ -1,4 +1,4 @@
-"""Tracing of a function that a loop runs, inside another trace or in eager code."""
+"""Trace a function that a loop runs, inside another trace or in eager code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ..trace.tracer import Trace, as_tensor
 
 
 class InnerTrace(Trace):
-    """The trace of a function whose surroundings are eager code or another trace. Tensors of these
-    that it reads are `captured`, in order: each becomes an input."""
+    """A trace of a function inside eager code or another trace. Outer tensors that the function
+    reads are `captured` in order; each becomes an input."""
 
     def __init__(self, outer: Trace | None) -> None:
         super().__init__(outer is not None and outer.has_dims)
         self._outer = outer
         self._own: set[Node] = set()
-        self._local: dict[Any, Node] = {}  # by outer node, or id of a tensor with a value
+        self._local: dict[Any, Node] = {}  # by outer node, or by id of a tensor with a value
         self.captured: list[tuple[Node, Tensor]] = []
         if outer is not None:
             self._paths = outer._paths
@@ -40,7 +40,7 @@ class InnerTrace(Trace):
 
     @classmethod
     def inside(cls) -> InnerTrace:
-        """A trace inside the one that this thread records, if there is one."""
+        """Start a trace inside the trace that this thread records, if there is one."""
         outer = state.trace
         assert outer is None or isinstance(outer, Trace)
         return cls(outer)
@@ -50,7 +50,7 @@ class InnerTrace(Trace):
 
     def assign(self, module: Any, name: str, value: Any) -> None:
         if self._outer is not None:
-            super().assign(module, name, value)  # refused: it would be one for each step
+            super().assign(module, name, value)  # refused: each step would assign once
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -61,7 +61,7 @@ class InnerTrace(Trace):
             state.trace = self._outer
 
     def own(self, node: Node) -> Node:
-        """Count a node as made here."""
+        """Mark a `node` as made in this trace, and return it."""
         self._own.add(node)
         return node
 
@@ -71,12 +71,12 @@ class InnerTrace(Trace):
         return made
 
     def leaf(self, tensor: Value) -> Node:
-        """The input that stands for a tensor with a value."""
+        """Return the input node that represents a `tensor` with a value."""
         node: Node = self.local(tensor)._node
         return node
 
     def local(self, x: Any) -> Any:
-        """A value as one of this trace."""
+        """Return the value of this trace that represents `x`; an outer value is captured."""
         if not isinstance(x, Value) or (x._data is None and x._node in self._own):
             return x
         key = id(x) if x._data is not None else x._node
@@ -92,7 +92,7 @@ class InnerTrace(Trace):
         return handle(self._local[key], None)
 
     def _outside(self, parts: TensorTuple) -> tuple[Tensor, ...]:
-        """The parts of a tuple, taken outside this trace."""
+        """Return the parts of a tuple, taken outside this trace."""
         state.trace = self._outer
         try:
             return tuple(parts)
@@ -103,9 +103,10 @@ class InnerTrace(Trace):
 def traced(
     call: Callable[..., Any], specs: Sequence[Spec], requires: Sequence[bool] | None = None
 ) -> tuple[Any, Body, list[Tensor]]:
-    """(tree of the results, body, captured tensors) of a function of Tensors of these specs. The
-    body's inputs are the function's, then the captured tensors. `requires` says which inputs take
-    part in gradients that the function computes; by default, all of floating dtype."""
+    """Trace a function `call` of Tensors with these `specs`. Return (tree of the results, body,
+    captured tensors). The body's inputs are the function's inputs, then the captured tensors.
+    `requires` says which inputs take part in gradients that the function computes; by default, all
+    inputs of floating dtype do."""
     run = InnerTrace.inside()
     if requires is None:
         requires = [is_floating(spec.dtype) for spec in specs]
@@ -123,8 +124,9 @@ def recorded(
     alias: Mapping[Node, Node],
     detach: Op | None = None,
 ) -> tuple[Body, list[Tensor]]:
-    """The body that computes `ends` from `inputs`, and the captured tensors, its further inputs.
-    Wherever a node in `alias` is read, another is. `detach` is as in `body_of`."""
+    """Return the body that computes `ends` from `inputs` in a trace (`run`), and the captured
+    tensors, which are its other inputs. Reads of a node in `alias` are replaced by reads of the
+    node it maps to. `detach` is that of `body_of`."""
     order = topological_order(ends, until=alias)
     own = [*inputs, *(node for node, _ in run.captured)]
     whole = body_of(own, ends, order, alias, detach)
@@ -137,9 +139,10 @@ def recorded(
 def flattened(
     value: Any, name: str, device: Device | None = None
 ) -> tuple[Any, list[tuple[str, Tensor]]]:
-    """(tree, named tensors) of nested values. Numbers are tensors without axes on `device`, or that
-    of the first tensor; TensorTuples and named tuples are tuples. Dicts have the order of their
-    keys' texts, so that two of the same keys are alike."""
+    """Return the tree and the named tensors of nested values (`value`, called `name`). Numbers
+    become tensors without axes on `device` or, by default, on the device of the first tensor.
+    TensorTuples and named tuples count as tuples. Dict items are sorted by the text of their keys,
+    so that dicts with the same keys match."""
     found, leaves = tree.flatten(_plain(value), name, _is_value)
     device = device or next((x.device for _, x in leaves if isinstance(x, Tensor)), None)
     return found, [
@@ -149,7 +152,8 @@ def flattened(
 
 
 def rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
-    """Nested values like these with others, in the order of `flattened`, as their tensors."""
+    """Return nested values like `like`, with the tensors replaced by `leaves` in the order of
+    `flattened`."""
     if isinstance(like, TensorTuple):
         return tuple([next(leaves) for _ in like.tuple()])
     if _is_value(like):
@@ -170,7 +174,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Nested values with tuples in place of TensorTuples."""
+    """Return nested values with tuples in place of TensorTuples."""
     if isinstance(value, TensorTuple):
         return value.tuple()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`while_loop`: a loop whose steps are counted by a condition on its state."""
+"""`while_loop` is a loop that runs while a condition on its state is true."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from .tracing import flattened, rebuilt, traced
 
 
 def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
-    """The last state of `while cond(state): state = body(state)`; as `jax.lax.while_loop`.
+    """Run `while cond(state): state = body(state)` and return the last state, like
+    `jax.lax.while_loop`.
 
-    A state is a tensor, or lists, tuples and dicts of them; numbers become tensors. `cond` returns
-    a bool tensor of one element, and `body` the next state, which has the structure, shapes and
-    dtypes of the first one, `state`.
+    A state is a tensor, or lists, tuples and dicts of tensors; numbers become tensors. `cond`
+    returns a bool tensor of one element. `body` returns the next state, which has the structure,
+    shapes and dtypes of the initial `state`.
 
-    Both functions are traced once, for all steps: they read no values and draw no random numbers.
-    Tensors that they find around them are inputs of the loop. Compiled, the loop is one kernel.
+    Both functions are traced once for all steps, so they must not read values or draw random
+    numbers. Outer tensors that they read are inputs of the loop. Compiled, the loop is one kernel.
 
-    There is no gradient through the loop, as nothing says how many steps it has: `backward` raises
-    UnsupportedError. `needle.scan` has gradients; it runs a given number of steps.
+    The loop has no gradient, because its number of steps is unknown: `backward` raises
+    UnsupportedError. `needle.scan` runs a given number of steps and has gradients.
 
-    Raises TypeError for a state without tensors, a condition of another dtype than bool, and a next
-    state of another structure or dtype; ShapeError for a condition of more than one element and a
-    next state of another shape; TraceError for a function that reads values.
+    Raises TypeError for a state without tensors, for a condition that is not a bool, and for a next
+    state of another structure or dtype; ShapeError for a condition of more than one element, and
+    for a next state of another shape; TraceError for a function that reads values.
 
     >>> step = lambda s: (s[0] + 1, s[1] + s[0])
     >>> count, total = ndl.while_loop(lambda s: s[1] < 10, step, (0, 0))
@@ -39,7 +40,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     """
     before, first = flattened(state, "state")
     if not first:
-        raise TypeError("while_loop: state holds no tensor, so that the condition never changes")
+        raise TypeError("while_loop: state holds no tensor, so the condition would never change")
     after: list[Any] = []
 
     def call(*given: Tensor) -> Any:
@@ -63,7 +64,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
         if not same_spec(x.spec, y.spec):
             kind = TypeError if x.dtype != y.dtype else ShapeError
             raise kind(
-                f"while_loop: {name} is {x.spec} first, and {y.spec} after a step; a state keeps "
+                f"while_loop: {name} is {x.spec} at first and {y.spec} after a step; a state keeps "
                 "its shape and dtype"
             )
     inputs = range(len(whole.inputs))

@@ -1,12 +1,12 @@
-"""ONNX models in and out. The package `onnx` (extra `needle-dl[onnx]`) is imported when used.
+"""Load and export ONNX models. The package `onnx` (extra `needle-dl[onnx]`) is imported when used.
 
-For those who change this package:
+For developers of this package:
 
-- `load`: `loading` checks a file and takes the weights out of it, `reading` makes a `Graph`
-  (`graph`) that is free of protobuf, and `model` holds it as an `OnnxModel`, whose nodes `execute`
-  runs. `registry` finds their converters (`converters`, one file for each family); `values` of
-  `needle.conversion` and `geometry` have the code that converters share.
-- `export`: `writing` writes a traced graph. `emit` has the rules, a table by class of op.
+- `load`: `loading` checks a file and separates the weights, `reading` builds a `Graph` (`graph`)
+  without protobuf, and `model` holds the graph as an `OnnxModel`. `execute` runs the nodes with the
+  converters that `registry` finds (`converters`, one file per family of operators). `geometry` and
+  `needle.conversion.values` have the code that converters share.
+- `export`: `writing` writes a traced graph. `emit` has one rule per class of op.
 - docs/onnx.md lists the operators.
 """
 

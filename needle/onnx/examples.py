@@ -1,4 +1,5 @@
-"""Example inputs of an ONNX model: given ones, and others drawn within what the graph allows."""
+"""Make example inputs of an ONNX model: inputs that the caller gives, and random arrays that fit
+the graph for the others."""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from ..errors import ModelError
 from ..sizes.dims import Expression
 from .graph import Info
 
-_MOST_DRAWN = 1 << 28  # elements
+_MOST_DRAWN = 1 << 28  # most elements of a random array
 _USUAL = 8  # the size drawn for a Dim that allows it
 
 
 def by_name(inputs: Sequence[Info], given: Sequence[Any]) -> dict[str, Any]:
-    """Arguments by the inputs' names: in their order, or one dict that has the names."""
+    """Return the arguments `given` by the names of `inputs`. They are given in order, or as one
+    dict by name. Raises ModelError for an unknown name or too many arguments."""
     names = [info.name for info in inputs]
     if len(given) == 1 and isinstance(given[0], Mapping):
         unknown = [name for name in given[0] if name not in names]
         if unknown:
-            raise ModelError(f"{unknown[0]!r} is no input; they are {', '.join(names)}")
+            raise ModelError(f"{unknown[0]!r} is not an input; they are {', '.join(names)}")
         return dict(given[0])
     if len(given) > len(names):
         raise ModelError(f"{len(given)} inputs are given; the model has {', '.join(names)}")
@@ -31,8 +33,9 @@ def by_name(inputs: Sequence[Info], given: Sequence[Any]) -> dict[str, Any]:
 
 
 def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, dict[int, Any]]:
-    """`dims` by input and axis. A key may also be the name that the model has for a size
-    (dim_param): the dim then stands for all axes of this name."""
+    """Return `dims` by input name and axis. A key of `dims` may be an input's name or number, or
+    the model's name of a size (dim_param); the dim of a size applies to all axes with that name.
+    Raises ModelError for another key."""
     found: dict[str, dict[int, Any]] = {}
     names = [info.name for info in inputs]
     sizes = {n for info in inputs for n in info.shape or () if isinstance(n, str)}
@@ -46,7 +49,7 @@ def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, d
         name = names[key] if type(key) is int and 0 <= key < len(names) else key
         if name not in names:
             listed = ", ".join([*names, *sorted(sizes)])
-            raise ModelError(f"dims: {key!r} is no input and no size; they are {listed}")
+            raise ModelError(f"dims: {key!r} is neither an input nor a size; they are {listed}")
         if not isinstance(value, Mapping):
             raise ModelError(f"dims[{key!r}]={value!r}: must be a dict from axes to dims, or a Dim")
         found.setdefault(name, {}).update(value)
@@ -60,12 +63,12 @@ def examples(
     sizes: Mapping[str | int, int] | None = None,
     seed: int = 0,
 ) -> list[Any]:
-    """An array for each input: the given one, or one that is drawn.
+    """Return an array for each of the `inputs`: the `given` array, or a random one.
 
-    Floats are standard normal, integers 0 or 1. Sizes without a number are those that given inputs
-    have under the same name, else sizes that the dims of `dims` allow, else those of `sizes`, by
-    name or axis. Raises ModelError for a size that nothing tells, and for given inputs that do not
-    fit the graph.
+    Random floats are standard normal, integers 0 or 1; `seed` sets them. A size that the graph
+    leaves open is taken from given inputs with a size of the same name, else from `dims` (a size
+    that the dim allows), else from `sizes` by name or axis. Raises ModelError if none of them
+    determines a size, and for given inputs that do not fit the graph.
     """
     known: dict[Any, int] = {}
     for info in inputs:
@@ -87,14 +90,14 @@ def examples(
         if math.prod(shape) > _MOST_DRAWN:
             raise ModelError(
                 f"input {info.name!r} has the shape {shape}: examples of more than {_MOST_DRAWN} "
-                "elements are not drawn; give one"
+                "elements are not made: give an example"
             )
         found.append(_drawn(rng, shape, str(info.dtype)))
     return found
 
 
 def _learn(info: Info, shape: tuple[int, ...], known: dict[Any, int]) -> None:
-    """Note the sizes that a given input has under names."""
+    """Record the named sizes of a given input."""
     if info.shape is None:
         return
     fits = len(shape) == len(info.shape) and all(
@@ -128,7 +131,7 @@ def _size(
     else:
         called = f"axis {axis}" if n is None else f"axis {axis} ({n!r})"
         raise ModelError(
-            f"input {info.name!r} has no size for {called}: give an example, or in dims a Dim"
+            f"input {info.name!r} has no size for {called}: give an example, or a Dim in dims"
         )
     if n is not None:
         known[n] = size
@@ -136,9 +139,9 @@ def _size(
 
 
 def _allowed(dim: Any) -> int:
-    """A size that an expression of dims allows."""
+    """Return a size that an expression of dims allows."""
     if not isinstance(dim, Expression):
-        raise ModelError(f"dims: {dim!r} is no Dim and no expression of dims")
+        raise ModelError(f"dims: {dim!r} is neither a Dim nor an expression of dims")
     values = {}
     for each in dim.dims:
         least = max(each.min, min(each.max, _USUAL))
@@ -153,5 +156,5 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
 
 
 def shown(shape: tuple[Any, ...]) -> str:
-    """A shape of the graph in words."""
+    """Return a `shape` of the graph as text, with "?" for unknown sizes."""
     return "[" + ", ".join("?" if n is None else str(n) for n in shape) + "]"

@@ -1,4 +1,4 @@
-"""Running a graph's nodes in order: on Tensors with values, or while tracing."""
+"""Run a graph's nodes in order, on Tensors with values or while tracing."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ from .graph import Graph, Node, used_names
 
 
 class Scope:
-    """The values that subgraphs of a running graph can see."""
+    """The values of a running graph that its subgraphs can use."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = values
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """The outer values by name."""
+        """The values of the running graph, by name."""
         return self._values
 
     def run(self, graph: Graph, *inputs: Carried) -> tuple[Any, ...]:
-        """The outputs of a subgraph for these inputs, which may take outer values by name."""
+        """Run a subgraph `graph` on `inputs` and return its outputs. The subgraph may use outer
+        values by name. Raises ModelError for another number of inputs."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
             raise ModelError(
-                f"graph {graph.name!r} takes {len(names)} inputs and is given {len(inputs)}"
+                f"graph {graph.name!r} takes {len(names)} inputs, got {len(inputs)}"
             )
         given: dict[str, Any] = dict(zip(names, inputs, strict=True))
         return run(graph, {**self._values, **given})
 
 
 def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
-    """The outputs of a graph. `values` has its inputs and, for a subgraph, outer values, by name.
+    """Run a `graph` and return its outputs. `values` has its inputs and, for a subgraph, the outer
+    values, by name.
 
-    Each value is dropped after its last use. Raises ModelError and UnsupportedError that name the
-    node, and TraceError for what depends on values that are not known while tracing.
+    Each value is dropped after its last use. Raises ModelError and UnsupportedError, which name the
+    node, and TraceError if a result depends on values that are unknown while tracing.
     """
     live: dict[str, Any] = {**values, **graph.initialisers, "": None}
     outputs = {info.name for info in graph.outputs}
@@ -61,7 +63,9 @@ def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
 
 
 def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The outputs of a node; `values` are what its subgraphs see."""
+    """Run a `node` on `inputs` and return its outputs. `values` are the values that its subgraphs
+    can use. Raises UnsupportedError without a converter, and ModelError for a missing input or an
+    input of another kind."""
     found = registry.find(node.op_type, node.domain, node.opset)
     if found is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
@@ -85,7 +89,8 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
 
 
 def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -> None:
-    """ModelError for a sequence or an optional where an operator takes a tensor, or the reverse."""
+    """Raise ModelError for a sequence or an optional where an operator takes a tensor, or the
+    reverse."""
     for i, value in enumerate(inputs):
         if value is None or found.kind(i) == "Carried":
             continue
@@ -99,14 +104,15 @@ def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -
 def _computed(
     node: Node, found: registry.Converter, inputs: Sequence[np.ndarray | None]
 ) -> tuple[np.ndarray, ...]:
-    """The outputs of a node whose inputs are all known, which are computed now."""
+    """Compute the outputs of a node whose inputs are all known."""
     with untraced():
         outputs = _as_tuple(node, found.function(node, *inputs))
         return tuple([x.numpy() if isinstance(x, Tensor) else x for x in outputs])
 
 
 def applied(function: Callable[..., Tensor], *values: Value) -> Value:
-    """What a function of Tensors makes of values: computed at once if all are known."""
+    """Apply a `function` of Tensors to `values`. If all values are known, the result is computed at
+    once."""
     if not all(isinstance(value, np.ndarray) for value in values):
         return function(*map(tensor, values))
     with untraced():
@@ -115,7 +121,7 @@ def applied(function: Callable[..., Tensor], *values: Value) -> Value:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Context in which ops compute although a trace is running: on values known to it."""
+    """Let ops compute on known values inside the context although a trace is running."""
     before, state.trace = state.trace, None
     try:
         with no_grad():
@@ -136,5 +142,5 @@ def _as_tuple(node: Node, made: Any) -> tuple[Any, ...]:
 
 
 def as_tensors(values: Sequence[Value]) -> list[Tensor]:
-    """Outputs of a graph as Tensors."""
+    """Return the `values` of a graph's outputs as Tensors."""
     return [tensor(value) for value in values]

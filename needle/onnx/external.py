@@ -1,4 +1,4 @@
-"""Tensors whose elements lie in files beside the model (ONNX's external data)."""
+"""Read tensors whose elements are in files beside the model (ONNX's external data)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from ..errors import ModelError, UnsupportedError
 
 
 def is_external(onnx: Any, tensor: Any) -> bool:
-    """Whether a TensorProto's elements lie in another file."""
+    """Return whether the elements of a TensorProto (`tensor`) are in another file. `onnx` is the
+    package."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
 def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
-    """The elements of such a tensor, of a model in `folder`, mapped from the file.
+    """Map the elements of an external `tensor` of a model in `folder` from its file. `onnx` is the
+    package.
 
-    ModelError if the file is missing or too short, or is not inside of the folder.
+    Raises ModelError if the file is missing, too short or outside the folder, and UnsupportedError
+    for strings and float4.
     """
     where = f"tensor {tensor.name!r}: external data"
     if folder is None:
@@ -33,7 +36,7 @@ def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
         raise UnsupportedError(f"{where}: strings")
     if dtype.name == "float4_e2m1fn":
         raise UnsupportedError(f"{where} of dtype {dtype.name}")
-    each = 8 // int(dtype.name[-1]) if dtype.name in PACKED else 1  # elements of a byte
+    each = 8 // int(dtype.name[-1]) if dtype.name in PACKED else 1  # elements per byte
     offset, length = (_number(where, entries, key) for key in ("offset", "length"))
     shape = tuple(tensor.dims)
     count = prod(shape)
@@ -54,7 +57,8 @@ def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
 
 
 def _inside(where: str, folder: Path, location: str) -> Path:
-    """The file at `location`, which must be in the folder also after links are followed."""
+    """Return the path of the file at `location`. It must be in the folder, also after links are
+    followed."""
     if not location or "\0" in location:
         raise ModelError(f"{where} has no location")
     home = folder.resolve()
@@ -74,7 +78,8 @@ def _number(where: str, entries: dict[str, str], key: str) -> int:
 
 
 def tensors_below(onnx: Any, graph: Any) -> Iterator[Any]:
-    """Every TensorProto in a GraphProto's nodes and in their subgraphs' initialisers."""
+    """Yield every TensorProto in the nodes of a GraphProto (`graph`) and in the initialisers of
+    their subgraphs. `onnx` is the package."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):

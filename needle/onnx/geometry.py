@@ -1,4 +1,4 @@
-"""The windows of convolutions and pools: kernels, strides, dilations and padding of each axis."""
+"""Windows of convolutions and pools: the kernel, stride, dilation and padding of each axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .graph import Node
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Windows over the axes after batch and channels, an entry for each of these axes."""
+    """Windows over the axes after batch and channels. Each field has one entry per axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -22,18 +22,19 @@ class Windows:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """The elements from the first to the last that a window takes."""
+        """The number of elements from a window's first to its last."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
 
 def windows(node: Node, extents: Sequence[Any], kernel: Sequence[int] | None = None) -> Windows:
-    """The windows that a node's attributes describe over axes of these extents; `kernel` is that of
-    a weight."""
+    """Return the windows that the attributes of a `node` describe over axes of these `extents`.
+    `kernel` is the kernel of the weight, if there is one. Raises ModelError for attributes that do
+    not fit."""
     count = len(extents)
     if node.has("kernel_shape"):
         given = node.integers("kernel_shape")
         if kernel is not None and tuple(kernel) != given:
-            raise node.invalid(f"kernel_shape is {given}, and the weight's is {tuple(kernel)}")
+            raise node.invalid(f"kernel_shape is {given}, but the weight's is {tuple(kernel)}")
         kernel = given
     if kernel is None:
         raise node.invalid("the attribute 'kernel_shape' is missing")
@@ -51,7 +52,8 @@ def windows(node: Node, extents: Sequence[Any], kernel: Sequence[int] | None = N
 
 
 def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, ...]:
-    """An attribute with a number for each axis."""
+    """Return the attribute `name` of a `node`, which has a number for each of `count` axes.
+    `default` is the number if the attribute is missing. Raises ModelError for another count."""
     found = node.integers(name, (default,) * count)
     if len(found) != count:
         raise node.invalid(f"{name} is {found}, not a number for each of {count} axes")
@@ -59,7 +61,8 @@ def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, .
 
 
 def explicit_pads(node: Node, count: int) -> Sides:
-    """The attribute `pads`, pair by pair."""
+    """Return the attribute `pads` of a `node` as (low, high) pairs of `count` axes. Raises
+    ModelError for another count."""
     found = node.integers("pads", (0,) * (2 * count))
     if len(found) != 2 * count:
         raise node.invalid(f"pads is {found}, not two numbers for each of {count} axes")

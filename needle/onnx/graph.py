@@ -1,4 +1,4 @@
-"""An ONNX graph as plain Python objects, free of protobuf: what converters and the model read."""
+"""An ONNX graph as plain Python objects without protobuf; converters and the model read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..conversion.node import NamedNode
 
-# The element types of TensorProto that needle stores, and the names of the others.
+# TensorProto's codes of the element types that needle stores, and of the other types.
 DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"},
     **{9: "bool", 10: "float16", 11: "float64", 16: "bfloat16"},
@@ -21,12 +21,13 @@ OTHER_DTYPES = {
     **{21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2"},
 }
 
-Extent = int | str | None  # a size, the name of one (dim_param), or nothing
+Extent = int | str | None  # a size, a size's name (dim_param), or unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a graph says of an input or output: dtype and shape are None where it says nothing."""
+    """The name, dtype and shape of a graph's input or output. Dtype and shape are None if the graph
+    does not declare them."""
 
     name: str
     dtype: str | None
@@ -37,9 +38,9 @@ class Info:
 class Node(NamedNode):
     """One application of an operator.
 
-    `inputs` and `outputs` are names of values, "" for those that are left out. `attributes` are
-    Python and NumPy values, a Graph for a subgraph, with the defaults of the operator's definition
-    filled in. `opset` is the version of the operator's domain that the model asks for.
+    `inputs` and `outputs` are names of values, "" for omitted ones. `attributes` are Python and
+    NumPy values, and a Graph for a subgraph; the defaults of the operator's definition are filled
+    in. `opset` is the version of the operator's domain that the model imports.
     """
 
     op_type: str
@@ -60,53 +61,54 @@ class Node(NamedNode):
         return self.op_type in ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
 
     def wants(self, index: int) -> bool:
-        """Whether the output at `index` is asked for."""
+        """Return whether the model uses the output at `index`."""
         return index < len(self.outputs) and self.outputs[index] != ""
 
     def has(self, name: str) -> bool:
-        """Whether the attribute is given or has a default."""
+        """Return whether the attribute `name` is given or has a default."""
         return name in self.attributes
 
-    # Attributes with their type. Without a default the attribute must be there.
+    # Attributes by type. An attribute without a default must be present.
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A floating attribute."""
+        """Return the float attribute `name`, or its `default`."""
         return float(self._typed(name, default, (int, float), "a number"))
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An integer attribute."""
+        """Return the integer attribute `name`, or its `default`."""
         return int(self._typed(name, default, int, "an integer"))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """An integer attribute that is 0 or 1."""
+        """Return the integer attribute `name`, which is 0 or 1, as a bool, or its `default`."""
         return bool(self._typed(name, default, int, "0 or 1"))
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string attribute."""
+        """Return the string attribute `name`, or its `default`."""
         return str(self._typed(name, default, str, "a string"))
 
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """An attribute of several integers."""
+        """Return the attribute `name`, a list of integers, or its `default`."""
         return self._several(name, default, int, "integers")
 
     def numbers(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """An attribute of several floating numbers."""
+        """Return the attribute `name`, a list of floats, or its `default`."""
         return self._several(name, default, (int, float), "numbers")
 
     def texts(self, name: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """An attribute of several strings."""
+        """Return the attribute `name`, a list of strings, or its `default`."""
         return self._several(name, default, str, "strings")
 
     def array(self, name: str) -> np.ndarray:
-        """A tensor attribute."""
+        """Return the tensor attribute `name`."""
         return self._typed(name, None, np.ndarray, "a tensor")
 
     def graph(self, name: str) -> Graph:
-        """A subgraph."""
+        """Return the subgraph attribute `name`."""
         return self._typed(name, None, Graph, "a graph")
 
     def dtype(self, name: str, default: str | None = None) -> str:
-        """An attribute that is the code of an element type, as the name of needle's dtype."""
+        """Return the attribute `name`, the code of an element type, as the name of needle's dtype,
+        or its `default`. Raises UnsupportedError for a dtype that needle does not have."""
         if default is not None and name not in self.attributes:
             return default
         code = self.integer(name)
@@ -132,9 +134,9 @@ class Node(NamedNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in an order in which each comes after those whose outputs it takes.
+    """A list of nodes in which each node comes after the nodes whose outputs it uses.
 
-    `inputs` are those that a caller gives; `initialisers` are values that the file holds.
+    `inputs` are the values that a caller gives; `initialisers` are values stored in the file.
     """
 
     name: str
@@ -144,7 +146,7 @@ class Graph:
     nodes: tuple[Node, ...]
 
     def free_names(self) -> frozenset[str]:
-        """The names of outer values that the nodes and outputs take."""
+        """Return the names of outer values that the nodes and outputs use."""
         made = {info.name for info in self.inputs} | set(self.initialisers)
         free: set[str] = set()
         for node in self.nodes:
@@ -154,7 +156,7 @@ class Graph:
 
 
 def used_names(node: Node) -> set[str]:
-    """The names of the values that a node takes, also inside its subgraphs."""
+    """Return the names of the values that a `node` and its subgraphs use."""
     names = {name for name in node.inputs if name}
     for value in node.attributes.values():
         if isinstance(value, Graph):

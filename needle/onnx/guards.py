@@ -1,9 +1,9 @@
-"""A rewrite of attention as PyTorch exports it, so that it becomes one kernel.
+"""Rewrite attention as PyTorch exports it, so that it becomes one kernel.
 
-Before: MatMul(Where(IsNaN(s), 0, s), v) with s = Softmax(MatMul(...) + mask), each read by no other
-node. A query that sees no key has a mask of -inf alone, whose softmax is no number.
-After: the mask's infinities are the lowest number, so that all weights are numbers, and the rows of
-such queries are set to 0 in the result. A query or key that is no number is no longer hidden.
+Before: MatMul(Where(IsNaN(s), 0, s), v) with s = Softmax(MatMul(...) + mask), where no other node
+reads an intermediate result. If a query sees no key, its mask is all -inf and its softmax is NaN.
+After: the mask's infinities are replaced by the lowest number, so that no weight is NaN, and the
+rows of such queries are set to 0 in the result. A NaN in a query or key is no longer hidden.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from .graph import Graph, Node, used_names
 
-DOMAIN = "needle.internal"  # of the operators below, which no file has
+DOMAIN = "needle.internal"  # the domain of the operators below, which no file contains
 
 
 class _Guard(NamedTuple):
-    """The nodes of one guarded attention, and its mask's name."""
+    """The nodes of one guarded attention, and the name of its mask."""
 
     total: Node
     softmax: Node
@@ -31,13 +31,14 @@ class _Guard(NamedTuple):
 
 
 def without_guards(graph: Graph, known: Mapping[str, np.ndarray]) -> Graph:
-    """The graph with each guarded attention rewritten."""
+    """Return the `graph` with each guarded attention rewritten. `known` has the known values by
+    name."""
     makers = {name: node for node in graph.nodes for name in node.outputs if name}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in used_names(node):
             readers.setdefault(name, []).append(node)
-    for info in graph.outputs:  # its reader is outside
+    for info in graph.outputs:  # an output has a reader outside the graph
         readers.setdefault(info.name, []).append(_node("Output", [info.name], []))
     changed: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -84,7 +85,7 @@ def _kind(node: Node | None) -> str:
 
 
 def _rewritten(found: _Guard) -> dict[int, list[Node]]:
-    """The nodes that take the place of each of a guard's, by its id."""
+    """Return the replacements of the guard's nodes, by the ids of the nodes."""
     finite, product = f"{found.total.name}:finite", f"{found.product.name}:all"
     weights, (result,) = found.softmax.outputs[0], found.product.outputs
     inputs = tuple(finite if name == found.mask else name for name in found.total.inputs)

@@ -1,8 +1,8 @@
-"""Attention over heads (B, H, L, E), as converters of several domains need it: masks from
-positions, the product itself, and rotations by position.
+"""Attention over heads (B, H, L, E) for the converters of several domains: masks from positions,
+the product itself, and rotations by position.
 
-A mask is a Tensor or, where it is known while tracing, a NumPy array: bools say which keys a query
-sees, numbers are added to the scores. It broadcasts to (B, H, L, S).
+A mask is a Tensor or, if it is known while tracing, a NumPy array. A bool mask says which keys a
+query sees; a mask of numbers is added to the scores. It broadcasts to (B, H, L, S).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Mask = Tensor | np.ndarray
 
 
 def split_heads(node: Node, x: Tensor, heads: int) -> Tensor:
-    """(B, L, H E) as (B, H, L, E)."""
+    """Reshape `x` (B, L, H E) to (B, H, L, E) for `heads` H. Raises ModelError for a `node` whose
+    input has another shape."""
     if heads < 1 or x.ndim != 3 or x.shape[2] % heads:
         raise node.invalid(f"{heads} heads of an input of the shape {x.shape}")
     batch, length, width = x.shape
@@ -31,7 +32,7 @@ def split_heads(node: Node, x: Tensor, heads: int) -> Tensor:
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """(B, H, L, E) as (B, L, H E)."""
+    """Reshape `x` (B, H, L, E) to (B, L, H E)."""
     batch, heads, length, width = x.shape
     return ops.reshape(ops.permute(x, (0, 2, 1, 3)), (batch, length, heads * width))
 
@@ -40,7 +41,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def positions(start: Any, count: Any) -> Mask:
-    """The integers from `start`, known if both numbers are."""
+    """Return `count` integers from `start` on, as an array if both numbers are known."""
     if is_symbolic((start, count)):
         return ops.arange(start, start + count, dtype="int64")
     return np.arange(start, start + count)
@@ -49,9 +50,10 @@ def positions(start: Any, count: Any) -> Mask:
 def seen_by_position(
     queries: Any, keys: Any, offset: Any = 0, left: int = -1, right: int = -1
 ) -> Mask:
-    """Which keys (0 .. keys) a query sees by position: at most `left` before its own, `offset` + i,
-    and `right` behind it; -1 is no bound. `offset` is a number, or a Tensor (B,) of one for each
-    batch; the mask is (queries, keys), or (B, 1, queries, keys)."""
+    """Return the mask of the `keys` that each of the `queries` sees by position. Query i is at the
+    position `offset` + i and sees keys from at most `left` positions before it to `right` positions
+    after it; -1 means no bound. `offset` is a number, or a Tensor (B,) with one number per batch.
+    The mask is (queries, keys), or (B, 1, queries, keys)."""
     columns = positions(0, keys)
     if isinstance(offset, Tensor):
         rows: Mask = ops.add(
@@ -72,7 +74,8 @@ def seen_by_position(
 
 
 def intersection(a: Mask | None, b: Mask | None) -> Mask | None:
-    """The mask of what both bool masks see; None sees everything."""
+    """Return the mask of the keys that both bool masks `a` and `b` see. None stands for a mask that
+    sees all keys."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -81,13 +84,14 @@ def intersection(a: Mask | None, b: Mask | None) -> Mask | None:
 
 
 def seen_before(lengths: Tensor, keys: Any) -> Tensor:
-    """Which keys are among the first `lengths` (B,): (B, 1, 1, keys)."""
+    """Return the mask (B, 1, 1, keys) of the keys among the first `lengths` (B,)."""
     ends = ops.reshape(ops.cast(lengths, "int64"), (lengths.size, 1, 1, 1))
     return ops.less(tensor(positions(0, keys)), ends)
 
 
 def total(seen: Mask | None, added: Mask | None, dtype: str, unseen: float) -> Mask | None:
-    """Both masks as one of numbers, with `unseen` for a key that is not seen."""
+    """Combine the masks `seen` and `added` into one mask of numbers of `dtype`, with `unseen` for a
+    key that is not seen."""
     if seen is None or added is None:
         if seen is None:
             return added
@@ -100,7 +104,8 @@ def total(seen: Mask | None, added: Mask | None, dtype: str, unseen: float) -> M
 
 
 def finite_mask(added: Mask, dtype: str) -> Mask:
-    """A mask with the lowest number in place of -inf: an infinity less an infinity is no number."""
+    """Return the mask `added` with the lowest number of `dtype` in place of -inf, because inf - inf
+    is NaN."""
     lowest = float(finfo(dtype).min)
     if isinstance(added, np.ndarray):
         return np.maximum(added, np.asarray(lowest, added.dtype))
@@ -108,7 +113,8 @@ def finite_mask(added: Mask, dtype: str) -> Mask:
 
 
 def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
-    """Which queries see a key (..., L, 1), an added -inf being none; None if all do."""
+    """Return the mask (..., L, 1) of the queries that see a key, or None if all do. A key whose
+    mask in `added` is -inf is not seen."""
     if added is not None:
         infinite = float("-inf")
         if isinstance(added, np.ndarray):
@@ -128,8 +134,8 @@ def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
 
 
 class Steps(NamedTuple):
-    """What attention computes on the way, each (B, H, L, S): the products of queries and keys,
-    these capped, with masks, and the weights."""
+    """The intermediate results of attention, each (B, H, L, S): the products of queries and keys,
+    the capped products, the masked products, and the weights."""
 
     products: Tensor
     capped: Tensor
@@ -146,9 +152,10 @@ def attend(
     added: Mask | None = None,
     zero_rows: bool = False,
 ) -> Tensor:
-    """softmax(scale q k^T + masks) v (B, H, L, V), in a form that becomes one kernel. Keys and
-    values may have fewer heads, each for as many adjacent ones of q. With `zero_rows` a query that
-    sees no key gives zeros, otherwise the mean of all values."""
+    """Return softmax(`scale` `q` `k`^T + masks) `v` (B, H, L, V), in a form that becomes one
+    kernel. The masks are `seen` and `added`. Keys and values may have fewer heads; each serves the
+    same number of adjacent heads of `q`. A query that sees no key gives zeros with `zero_rows`,
+    otherwise the mean of all values."""
     lowest = float(finfo(q.dtype).min)
     rows = sees_any(seen, added) if zero_rows else None
     added = None if added is None else finite_mask(added, q.dtype)
@@ -176,9 +183,10 @@ def attend_in_steps(
     precision: str | None = None,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Steps]:
-    """What `attend` gives, and what it is computed from, with scores capped at `softcap` * tanh(x /
-    `softcap`) before masks (0: not), and weights computed in the dtype `precision`. `sink` (H,) is
-    the score of one more key of each head, whose value is zeros."""
+    """Return the result of `attend` and its intermediate results. `q`, `k`, `v`, `scale`, `seen`,
+    `added` and `zero_rows` are those of `attend`. Scores are capped to `softcap` * tanh(x /
+    `softcap`) before masks (0: no cap), and weights are computed in the dtype `precision`. `sink`
+    (H,) is the score of one more key per head, whose value is zeros."""
     k, v = repeated_heads(k, q), repeated_heads(v, q)
     products = ops.matmul(ops.mul_scalar(q, scale), ops.swapaxes(k, -1, -2))
     capped = products
@@ -201,14 +209,14 @@ def attend_in_steps(
 
 
 def repeated_heads(x: Tensor, q: Tensor) -> Tensor:
-    """x (B, N, S, E) with each head repeated until there are as many as q has."""
+    """Return `x` (B, N, S, E) with each head repeated until `x` has as many heads as `q`."""
     heads, more = x.shape[1], q.shape[1]
     return x if heads == more else ops.repeat_interleave(x, more // heads, 1)
 
 
 def softmax_dtype(dtype: str, asked: str | None) -> str | None:
-    """The dtype of a softmax if it must be cast for it: needle computes that of a half in
-    float32."""
+    """Return the dtype `asked` if the scores must be cast to it before the softmax, else None.
+    needle computes the softmax of halves in float32, so halves of `dtype` need no cast for that."""
     if asked is None or asked == dtype or (asked == "float32" and is_half(dtype)):
         return None
     return asked
@@ -218,8 +226,9 @@ def softmax_dtype(dtype: str, asked: str | None) -> str | None:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x (..., E) with pairs of its first features turned by angles whose cos and sin (..., D / 2)
-    broadcast: pair i is (i, i + D / 2), or (2 i, 2 i + 1) if interleaved (Su et al. 2021)."""
+    """Rotate pairs of the first D features of `x` (..., E) by angles with `cos` and `sin` (..., D /
+    2), which broadcast. Pair i is (i, i + D / 2), or (2 i, 2 i + 1) if `interleaved` (Su et al.
+    2021)."""
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     if interleaved:
@@ -237,7 +246,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def cached_angles(cache: Value, at: Value | None) -> Tensor:
-    """Rows of a table of angles for positions (B, L): (B, 1, L, D / 2). Without positions the
-    table is (B, L, D / 2)."""
+    """Return the rows (B, 1, L, D / 2) of a table of angles (`cache`) for the positions `at` (B,
+    L). Without positions the table is (B, L, D / 2)."""
     table = tensor(cache)
     return ops.unsqueeze(table if at is None else table[tensor(at)], 1)

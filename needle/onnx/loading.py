@@ -1,4 +1,4 @@
-"""From a file or a ModelProto to a checked proto without functions, and the weights beside it."""
+"""Read a file or a ModelProto into a checked proto without functions, and separate weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..errors import ModelError, UnsupportedError
 from . import registry
 from .external import external_array, is_external, tensors_below
 
-_MOST_NODES = 1_000_000  # after functions are replaced by their bodies
+_MOST_NODES = 1_000_000  # most nodes after functions are replaced by their bodies
 _UNCHECKED = "needle.unchecked"  # a domain that the checker does not know
-_LARGEST_FILE = 2**31 - 1  # of a protobuf message
+_LARGEST_FILE = 2**31 - 1  # most bytes of a protobuf message
 
 
 def onnx_package() -> Any:
-    """The package `onnx`. ImportError that says how to install it."""
+    """Import the package `onnx`. Raises ImportError, which says how to install it."""
     try:
         import onnx
         import onnx.checker
@@ -33,9 +33,10 @@ def onnx_package() -> Any:
 
 
 def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """A ModelProto without functions and initialisers, and the initialisers by name.
+    """Return a ModelProto without functions and initialisers, and the initialisers by name.
 
-    The proto has the initialisers as further inputs. Raises ModelError and UnsupportedError.
+    `source` is a path or a ModelProto. In the result, the initialisers are additional inputs.
+    Raises ModelError, UnsupportedError and, for another `source`, TypeError.
     """
     onnx = onnx_package()
     folder: Path | None = None
@@ -45,7 +46,7 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
         path = Path(source)
         proto, folder = _parsed(onnx, path), path.parent
     else:
-        raise TypeError(f"a {type(source).__name__} is no path and no onnx.ModelProto")
+        raise TypeError(f"a {type(source).__name__} is neither a path nor an onnx.ModelProto")
     if not proto.graph.node and not proto.graph.output:
         raise ModelError("the file holds no ONNX graph")
     _check_texts(proto)
@@ -59,11 +60,11 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
     return _expanded(onnx, _checked(onnx, work)), arrays
 
 
-_FOREIGN = ("SimplifiedLayerNormalization",)  # ONNX Runtime's, under ONNX's domain
+_FOREIGN = ("SimplifiedLayerNormalization",)  # of ONNX Runtime, under ONNX's domain
 
 
 def _name_foreign(work: Any) -> None:
-    """Put operators that ONNX Runtime writes under ONNX's domain under its own."""
+    """Move operators that ONNX Runtime writes under ONNX's domain to ONNX Runtime's own domain."""
     found = [n for n in _nodes(work) if n.op_type in _FOREIGN and n.domain in ("", "ai.onnx")]
     for node in found:
         node.domain = "com.microsoft"
@@ -76,18 +77,18 @@ def _parsed(onnx: Any, path: Path) -> Any:
 
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > _LARGEST_FILE:
-            raise ModelError(f"{path.name}: a model above 2 GB keeps its weights in other files")
+            raise ModelError(f"{path.name}: a model above 2 GB needs its weights in other files")
         data = file.read()
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(f"{path.name} is no ONNX file: {error}") from None
+        raise ModelError(f"{path.name} is not an ONNX file: {error}") from None
     return proto
 
 
 def _check_texts(message: Any) -> None:
-    """ModelError for a text that is no UTF-8: protobuf gives it as bytes."""
+    """Raise ModelError for a text that is not UTF-8. protobuf returns such a text as bytes."""
     for field, value in message.ListFields():
         values = value if _is_repeated(value) else [value]
         if field.type == field.TYPE_MESSAGE:
@@ -96,7 +97,7 @@ def _check_texts(message: Any) -> None:
         elif field.type == field.TYPE_STRING:
             for text in values:
                 if isinstance(text, bytes):
-                    raise ModelError(f"{field.full_name} is {text!r}, which is no UTF-8")
+                    raise ModelError(f"{field.full_name} is {text!r}, which is not UTF-8")
 
 
 def _check_opset(onnx: Any, proto: Any) -> None:
@@ -127,7 +128,8 @@ def _initialisers(onnx: Any, proto: Any, folder: Path | None) -> dict[str, np.nd
 
 
 def array_of(onnx: Any, tensor: Any) -> np.ndarray:
-    """The elements of a TensorProto. ModelError if they are not as many as its shape says."""
+    """Return the elements of a TensorProto (`tensor`). `onnx` is the package. Raises ModelError if
+    their number does not fit the shape, and UnsupportedError for strings and segments."""
     where = f"tensor {tensor.name!r}"
     if tensor.data_type == onnx.TensorProto.STRING:
         raise UnsupportedError(f"{where}: strings")
@@ -148,7 +150,7 @@ def _bring_in(onnx: Any, tensor: Any, folder: Path | None) -> None:
 
 
 def _without(proto: Any, field: str, arrays: dict[str, np.ndarray]) -> Any:
-    """A copy of the proto whose initialisers are inputs."""
+    """Return a copy of the proto whose initialisers are inputs."""
     work = type(proto)()
     for descriptor, value in proto.ListFields():
         if descriptor.name == "graph":
@@ -180,16 +182,16 @@ def _is_repeated(value: Any) -> bool:
 
 
 def _checked(onnx: Any, work: Any) -> Any:
-    """The proto, after onnx's own checks of names, order, types and attributes."""
+    """Run onnx's own checks of names, order, types and attributes, and return the proto."""
     from google.protobuf.message import EncodeError
 
     infos = [*work.graph.input, *work.graph.output]
     types = [info.type.tensor_type for info in infos if info.type.HasField("tensor_type")]
     shapeless = [kind for kind in types if not kind.HasField("shape")]
-    for kind in shapeless:  # the checker wants a shape, which exporters leave out of outputs
+    for kind in shapeless:  # the checker requires a shape, which exporters omit for outputs
         kind.shape.SetInParent()
     deprecated = [node for node in _nodes(work) if _is_deprecated(onnx, node, work)]
-    for node in deprecated:  # the checker refuses them, and it does not look at other domains
+    for node in deprecated:  # the checker refuses them, but ignores other domains
         node.domain = _UNCHECKED
     if deprecated:
         for each in (work, *work.functions):
@@ -212,12 +214,14 @@ def _checked(onnx: Any, work: Any) -> Any:
 
 
 def _is_zip_map(node: Any) -> bool:
-    """Whether a node makes maps of a classifier's scores; its converter leaves them an array."""
+    """Return whether a node turns a classifier's scores into maps. needle's converter returns an
+    array."""
     return node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"
 
 
 def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
-    """Whether ONNX no longer wants the operator of a node that needle has."""
+    """Return whether ONNX has deprecated the operator of a node for which needle has a
+    converter."""
     versions = [e.version for e in work.opset_import if _domain(e.domain) == ""]
     if _domain(node.domain) or not versions:
         return False
@@ -242,8 +246,8 @@ def _check_type(onnx: Any, info: Any) -> None:
 
 
 def _expanded(onnx: Any, work: Any) -> Any:
-    """The proto with the bodies of functions in their places: the model's own, and those that ONNX
-    defines for operators without a converter."""
+    """Replace functions by their bodies: the model's own functions, and those that ONNX defines for
+    operators without a converter."""
     _check_functions(work)
     opsets = {_domain(entry.domain): entry.version for entry in work.opset_import}
     own = {(f.domain, f.name) for f in work.functions}
@@ -273,25 +277,25 @@ def _expanded(onnx: Any, work: Any) -> Any:
         )
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         if not missing:
-            raise ModelError(f"its functions cannot be put in: {_first_line(error)}") from None
-    # Some bodies depend on types that onnx does not find: those operators are refused by name.
+            raise ModelError(f"its functions cannot be inlined: {_first_line(error)}") from None
+    # Some bodies depend on types that onnx cannot infer. Their operators are refused by name later.
     return onnx.inliner.inline_local_functions(work) if own else work
 
 
 def _of_one_opset(onnx: Any, work: Any, other: int, own: int) -> Any:
-    """The proto with its functions in their places, of which some are of another opset."""
+    """Replace functions by their bodies when some functions use another opset."""
     try:
         typed = onnx.shape_inference.infer_shapes(work)
         return onnx.inliner.inline_local_functions(typed, convert_version=True)
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         raise UnsupportedError(
-            f"a function of the model is of opset {other} and the model of {own}, which the "
-            f"installed onnx {onnx.__version__} cannot bring together"
+            f"a function uses opset {other} and the model uses {own}, which the "
+            f"installed onnx {onnx.__version__} cannot convert to one opset"
         ) from None
 
 
 def _add_defaults(onnx: Any, node: Any, opsets: dict[str, int]) -> None:
-    """Give a node the attributes that have a default, to which the body of its operator refers."""
+    """Add default attributes to a node, because the body of its operator refers to them."""
     domain = _domain(node.domain)
     schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
     given = {attribute.name for attribute in node.attribute}
@@ -316,7 +320,7 @@ def _has_body(onnx: Any, key: tuple[str, str], opsets: dict[str, int]) -> bool:
 
 
 def _nodes(work: Any) -> list[Any]:
-    """All nodes of a proto, also of subgraphs and functions."""
+    """Return all nodes of a proto, including those of subgraphs and functions."""
     found, stack = [], [*work.graph.node, *(node for f in work.functions for node in f.node)]
     while stack:
         node = stack.pop()
@@ -332,7 +336,7 @@ def _inner(node: Any) -> list[Any]:
 
 
 def _check_functions(work: Any) -> None:
-    """ModelError for functions that call themselves, or become too many nodes."""
+    """Raise ModelError for functions that call themselves or expand to too many nodes."""
     bodies = {(f.domain, f.name): f for f in work.functions}
     sizes: dict[Any, int] = {}
     open_: set[Any] = set()
@@ -356,4 +360,4 @@ def _check_functions(work: Any) -> None:
 
     total = count(work.graph.node)
     if total > _MOST_NODES:
-        raise ModelError(f"its functions stand for {total} nodes; at most {_MOST_NODES}")
+        raise ModelError(f"its functions expand to {total} nodes; the limit is {_MOST_NODES}")

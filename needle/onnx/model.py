@@ -1,4 +1,4 @@
-"""OnnxModel: an ONNX graph as a needle Module."""
+"""`OnnxModel` is an ONNX graph as a needle Module."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from .guards import without_guards
 from .ranges import whole_ranges
 from .reading import Model, read
 
-_TAKEN = ("training",)  # attributes of every Module
-_MOST_CONSTANT = 16  # elements of a computed array that is no weight, and is not packed
+_TAKEN = ("training",)  # names that every Module uses itself
+_MOST_CONSTANT = 16  # most elements of a computed array that stays a constant
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
-    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
+    """Load the ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval
+    mode.
 
-    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
-    input whose values decide shapes must be fixed to be traced.
+    `fixed` gives inputs constant values, by name; the module then no longer takes these inputs. To
+    trace a model, fix every input whose values determine shapes.
 
-    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
-    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
-    not have.
+    Raises ImportError without the package `onnx`; FileNotFoundError; ModelError for a file that is
+    damaged or breaks ONNX's rules; and UnsupportedError, which lists every operator that needle
+    does not have.
     """
     return OnnxModel(read(source), fixed)
 
 
 class OnnxModel(Module):
-    """An ONNX graph: called with Tensors in the order of the graph's inputs, or by their names; it
-    returns a Tensor, or a tuple of them if the graph lists several outputs.
+    """An ONNX graph as a Module, called with Tensors in the order of the graph's inputs or by name.
+    It returns a Tensor, or a tuple of Tensors if the graph has several outputs.
 
-    Floating initialisers are Parameters under their ONNX names, and so are other values that are
-    computed from constants alone. Constants are all integers, the initialisers of no axis, and
-    those that an operator needs to know while tracing.
+    Floating initialisers are Parameters under their ONNX names, as are larger floating values
+    computed only from constants. Integers, initialisers without axes, and values that an operator
+    must know while tracing are constants.
     """
 
     def __init__(self, model: Model, fixed: Mapping[str, Any] | None = None) -> None:
@@ -56,7 +57,7 @@ class OnnxModel(Module):
         unknown = known.keys() - {info.name for info in graph.inputs}
         if unknown:
             listed = ", ".join(info.name for info in graph.inputs)
-            raise ModelError(f"fixed: {sorted(unknown)[0]!r} is no input; they are {listed}")
+            raise ModelError(f"fixed: {sorted(unknown)[0]!r} is not an input; they are {listed}")
         self.graph_inputs = tuple(info for info in graph.inputs if info.name not in known)
         self.result_names = tuple(info.name for info in graph.outputs)
         needed = _needed(graph)
@@ -83,7 +84,7 @@ class OnnxModel(Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The outputs: one Tensor, or a tuple of as many as the graph lists."""
+        """Run the graph. Return its output as a Tensor, or a tuple of Tensors if it has several."""
         bound = self.call_signature.bind(*inputs, **named).arguments
         values: dict[str, Value] = {
             name: x if isinstance(x, Tensor) else Tensor(x) for name, x in bound.items()
@@ -95,7 +96,7 @@ class OnnxModel(Module):
 
 
 class _Argument(inspect.Parameter):
-    """A parameter whose name need not be an identifier."""
+    """A signature parameter whose name need not be an identifier."""
 
     __slots__ = ("_onnx",)
 
@@ -110,7 +111,7 @@ class _Argument(inspect.Parameter):
 
 
 def _needed(graph: Graph) -> set[str]:
-    """The names of values that some operator, also in a subgraph, needs to know while tracing."""
+    """Return the names of values that an operator, also in a subgraph, must know while tracing."""
     found = set()
     for node in graph.nodes:
         converter = registry.find(node.op_type, node.domain, node.opset)
@@ -123,11 +124,11 @@ def _needed(graph: Graph) -> set[str]:
 
 
 def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The graph without the nodes that depend on known values alone, and all known values that the
-    others use."""
+    """Return the graph without the nodes that depend only on known values, and all known values
+    that the remaining nodes use."""
     own, known = sum(value.size for value in known.values()), dict(known)
     last = {name: i for i, node in enumerate(graph.nodes) for name in used_names(node)}
-    computed: dict[str, int] = {}  # elements of values that are in use
+    computed: dict[str, int] = {}  # numbers of elements of the computed values in use
     wanted, kept = {info.name for info in graph.outputs}, []
     for i, node in enumerate(graph.nodes):
         names = used_names(node)

@@ -1,4 +1,4 @@
-"""Ranges of floats that count whole numbers, as exporters write the grids of detectors."""
+"""Rewrite float ranges over whole numbers, which exporters write for the grids of detectors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _FLOATS = (1, 10, 11, 16)  # codes of float32, float16, float64, bfloat16
 
 
 def whole_ranges(graph: Graph, known: dict[str, np.ndarray]) -> Graph:
-    """The graph, in which a Range up to a number that is cast to a float goes up to what is cast,
-    and is itself cast: a size that a dim leaves open is known only before it is cast.
+    """Rewrite a Range whose limit is an integer cast to float as a Range over integers that is then
+    cast. A size that a dim leaves open is an expression of dims only before the cast.
 
-    Its start and step must be known and whole; they are added to `known` as integers.
+    The start and step of the Range must be known whole numbers; they are added to `known` as
+    integers. Return the new `graph`.
     """
     casts = {
         node.outputs[0]: node
@@ -39,7 +40,7 @@ def whole_ranges(graph: Graph, known: dict[str, np.ndarray]) -> Graph:
 
 
 def _is_whole(value: object) -> bool:
-    """Whether a value is one known float without a fraction."""
+    """Return whether a value is one known float without a fraction."""
     if not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind != "f":
         return False
     return bool(np.isfinite(value).all() and (value == np.floor(value)).all())

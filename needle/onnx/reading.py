@@ -1,4 +1,4 @@
-"""From an ONNX file to a `Graph`: loaded, checked, and free of protobuf."""
+"""Read an ONNX file into a `Graph`: loaded, checked, and without protobuf."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from . import registry
 from .graph import DTYPES, OTHER_DTYPES, Extent, Graph, Info, Node
 from .loading import array_of, loaded, onnx_package
 
-# What exporters write for an axis of any size: Paddle's -1 and "?", of which several may differ.
+# Names that exporters write for an open size, such as Paddle's -1 and "?". Two axes with such a
+# name may differ.
 _OPEN = ("", "?", "None", "-1")
 
 
 def _extent(dim: Any) -> Extent:
-    """The size of an axis, its name, or None for one that is open."""
+    """Return the size of an axis, the name of its size, or None for an unnamed open size."""
     if dim.HasField("dim_value"):
         return None if dim.dim_value == -1 else int(dim.dim_value)
     return None if dim.dim_param in _OPEN else str(dim.dim_param)
@@ -26,19 +27,19 @@ def _extent(dim: Any) -> Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A read model: its graph and the version of each domain's operators."""
+    """A model as read from a file: its graph, and the opset version of each domain."""
 
     graph: Graph
     opsets: Mapping[str, int]
 
 
 def read(source: Any) -> Model:
-    """The model in a file (a path) or a ModelProto. Raises ModelError for what is no valid model,
-    UnsupportedError for a valid one that needle cannot take."""
+    """Read the model in `source`, a path or a ModelProto. Raises ModelError if `source` is not a
+    valid model, and UnsupportedError for a valid model that needle cannot load."""
     try:
         return _read(source)
-    except UnicodeDecodeError as error:  # of a name, wherever it is met first
-        raise ModelError(f"not valid ONNX: a name is no UTF-8: {error}") from None
+    except UnicodeDecodeError as error:  # from any name in the file
+        raise ModelError(f"not valid ONNX: a name is not UTF-8: {error}") from None
 
 
 def _read(source: Any) -> Model:
@@ -64,8 +65,8 @@ _WHY = {"ImageDecoder": "it reads the bytes of an image file; decode it before t
 
 
 def check_operators(graph: Graph) -> None:
-    """UnsupportedError that lists every operator without a converter, with its nodes, and why it
-    has none."""
+    """Raise UnsupportedError if a `graph` has operators without a converter. The message lists each
+    with its number of nodes and, if known, the reason."""
     missing: dict[str, list[str]] = {}
     for node in all_nodes(graph):
         if registry.find(node.op_type, node.domain, node.opset) is None:
@@ -79,7 +80,7 @@ def check_operators(graph: Graph) -> None:
 
 
 def all_nodes(graph: Graph) -> list[Node]:
-    """The nodes of a graph and of its subgraphs."""
+    """Return the nodes of a `graph` and of its subgraphs."""
     found = []
     for node in graph.nodes:
         found.append(node)

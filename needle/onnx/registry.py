@@ -1,4 +1,4 @@
-"""Which function converts which operator of ONNX; see `needle.conversion.registry`."""
+"""The registry of converters of ONNX operators; see `needle.conversion.registry`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A needle model as an ONNX file."""
+"""`export` writes a needle model as an ONNX file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .emit import Value, Writer, Written, all_ops, find, written
 from .emit._dtypes import NUMBER
 from .loading import onnx_package
 
-OPSETS = range(18, 25)  # that rules are written for
-LIMIT = 2**31 - 2**24  # bytes of weights inside of the file: a protobuf message holds 2 GiB
-_SMALL = 1024  # bytes of arrays that stay in the file in any case
+OPSETS = range(18, 25)  # opsets that the rules support
+LIMIT = 2**31 - 2**24  # most bytes of weights in the file; a protobuf message holds 2 GiB
+_SMALL = 1024  # arrays with fewer bytes always stay in the file
 _ALIGNED = 4096  # external data begins on a page, so that a runtime can map it
 
 
@@ -41,21 +41,22 @@ def export(
 ) -> None:
     """Write `model(*inputs, **kwargs)` to `path` as an ONNX model.
 
-    `inputs` are example arguments, of which shapes, dtypes and whatever is no tensor count: one
-    tensor or a tuple of arguments. The model is traced, so it must be in eval mode. Inputs of the
-    file have the names of the arguments, and weights those of state_dict; a weight that is
-    transposed or reshaped before it is used, as that of a convolution is, stands in the file so.
-    `dims` is as for `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size.
-    Outputs are named "output", or "output_0", ... as they are nested, unless `output_names` names
-    them all.
+    `inputs` is one example tensor or a tuple of example arguments. The shapes and dtypes of tensors
+    matter, and the values of all other arguments. The model is traced, so it must be in eval mode.
+    The file's inputs have the names of the arguments, and its weights the names of the state_dict.
+    A weight that is transposed or reshaped before it is used, such as a convolution's, is stored in
+    that form. `dims` has the form that `needle_tvm.compile` takes: {"x": {0: Dim("n", max=64)}}
+    gives an axis a named size. Outputs are named "output", or "output_0", ... by their nesting,
+    unless `output_names` names all of them.
 
-    `opset` is 18 to 24. If the weights have more than `external_above` bytes in all, they are
-    written beside the file, to one of the same name with ".data" behind it; move both together.
-    Both appear whole or not at all, and replace what was there, the data first.
+    `opset` is 18 to 24. If the weights have more than `external_above` bytes in total, they are
+    written to a second file with the same name and ".data" appended; move both files together. Each
+    file appears complete or not at all and replaces an existing file, the data first.
 
-    ImportError without the package `onnx`; UnsupportedError that names every op that ONNX cannot
-    say; ValueError for another opset or name, or a model in train mode; DimError for a dim that no
-    axis alone tells; what tracing raises, as TraceError. Nothing is written before them.
+    Raises ImportError without the package `onnx`; UnsupportedError, which names every op without an
+    ONNX form; ValueError for another opset, for invalid names, or for a model in train mode;
+    DimError for a dim that no single axis determines; and the errors of tracing, such as
+    TraceError. After an error no file is left.
 
     >>> ndl.onnx.export(nn.Linear(3, 4).eval(), ndl.zeros(2, 3), "linear.onnx")
     """
@@ -85,7 +86,7 @@ def _checked_path(path: Any) -> Path:
 
 
 class _Export:
-    """A graph in ONNX's terms: nodes, arrays, and the names of inputs and outputs."""
+    """A traced graph as ONNX nodes, arrays, and names of inputs and outputs."""
 
     def __init__(self, graph: Graph, opset: int, output_names: Sequence[str] | None) -> None:
         self.graph, self.opset = graph, opset
@@ -104,7 +105,7 @@ class _Export:
         for leaf in graph.constants:
             values[leaf.node] = w.array(leaf.value.numpy())
         for node in graph.nodes:
-            if node.op is not None and node not in values:  # a rule may give a reader's, too
+            if node.op is not None and node not in values:  # a rule may write its reader too
                 values[node] = written(w, node, values, self.users)
         self.outputs = self._name_outputs(names, values)
         self.nodes = _needed(w.nodes, names)
@@ -122,10 +123,11 @@ class _Export:
                 f"{name} ({len(nodes)}, first in {nodes[0].scope or 'the model itself'})"
                 for name, nodes in found.items()
             )
-            raise UnsupportedError(f"export: no rule says in ONNX: {listed}")
+            raise UnsupportedError(f"export: no rule writes as ONNX: {listed}")
 
     def _moves_once(self, node: Node) -> bool:
-        """Whether a moved copy of a weight may take its place: nothing else wants it as it is."""
+        """Return whether a rearranged copy of a weight may replace it, because no other op reads
+        the original."""
         users = self.users[node]
         return None not in users and len({user.op for user in users if user is not None}) <= 1
 
@@ -140,11 +142,11 @@ class _Export:
                         sources[dim] = values[leaf.node], axis, factor, offset
         unknown = [dim.name for dim in self.graph.dims if dim not in sources]
         if unknown:
-            raise DimError(f"export: no axis of an input alone tells {', '.join(unknown)}")
+            raise DimError(f"export: no single axis of an input determines {', '.join(unknown)}")
 
     def _name_outputs(self, names: list[str], values: dict[Node, Any]) -> list[tuple[str, Any]]:
-        """(name, Spec) of each output, whose values now have these names: a value of its own is
-        renamed; an input, a weight or another output is copied."""
+        """Give the outputs these names and return the (name, Spec) of each. A computed value is
+        renamed; an input, a weight or a value that is already an output is copied."""
         w = self.writer
         made = {name: node for node in w.nodes for name in node.outputs}
         renamed: dict[str, str] = {}
@@ -187,7 +189,7 @@ def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:
             names[i] = name
         elif not isinstance(name, str) or not name or name in taken:
             raise ValueError(
-                f"export: output name {name!r} is empty, or another output, input or weight has it"
+                f"export: output name {name!r} is empty, or names another output, input or weight"
             )
         taken.add(name)
     return names
@@ -197,13 +199,13 @@ def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:
 
 
 def _reads(node: Written) -> list[str]:
-    """The names that a node reads, its subgraphs' included."""
+    """Return the names that a node and its subgraphs read."""
     inner = [name for body in node.subgraphs for each in body.nodes for name in _reads(each)]
     return [*filter(None, node.inputs), *inner]
 
 
 def _needed(nodes: list[Written], outputs: Sequence[str]) -> list[Written]:
-    """The nodes that the outputs depend on, in their order."""
+    """Return the nodes that the outputs depend on, in order."""
     wanted, kept = set(outputs), []
     for node in reversed(nodes):
         if wanted.intersection(node.outputs):
@@ -226,7 +228,7 @@ def _rename(nodes: list[Written], names: Mapping[str, str]) -> None:
 
 
 def _write(onnx: Any, made: _Export, name: str, target: Path, external_above: int) -> None:
-    """Write the model, checked, to a folder of its own beside `target`, and move it there."""
+    """Write and check the model in a temporary folder beside `target`, then move it to `target`."""
     total = sum(array.nbytes for array in made.arrays.values())
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
@@ -304,7 +306,8 @@ def _version() -> str:
 
 
 def _info(onnx: Any, name: str, dtype: str, shape: Any) -> Any:
-    """The type of an input or output; a size that dims decide has its formula as a name."""
+    """Return the type of an input or output. A size that depends on dims has its formula as a
+    name."""
     known = None if shape is None else [n if isinstance(n, int) else str(n) for n in shape]
     return onnx.helper.make_tensor_value_info(name, NUMBER[dtype], known)
 

@@ -1,4 +1,4 @@
-"""Running a loop over a body: what of it runs step by step, and what before and behind."""
+"""Run a loop over a body: one part step by step, the rest before and after the loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .hoisting import parts
 def run(
     body: Body, inputs: Sequence[Tensor], states: int, sequences: int, length: Any, reverse: bool
 ) -> list[Tensor]:
-    """The last states and the stacked outputs of a loop whose body takes these inputs: states,
-    slices of sequences and what is the same in all steps."""
+    """Run a loop and return its last states and stacked outputs. The `inputs` of its `body` are
+    `states` states, slices of `sequences` sequences, and values that are the same in all steps. The
+    loop has `length` steps and runs from the last if `reverse`."""
     found = parts(body, states, sequences)
     given, finish = found.divided(inputs, length)
-    if not found.core.outputs:  # nothing depends on a step before
+    if not found.core.outputs:  # no step depends on an earlier step
         return finish([])
     op = Scan(found.core, states, found.sequences, length, reverse)
     wanted = op.outputs
@@ -32,6 +33,6 @@ def run(
 
 
 def _may_be_differentiated(inputs: Sequence[Tensor]) -> bool:
-    if state.trace is not None:  # what nothing reads is left out of compiled code
+    if state.trace is not None:  # compiled code leaves out values that nothing reads
         return any(is_floating(x.dtype) for x in inputs)
     return state.grad and any(x.requires_grad for x in inputs)

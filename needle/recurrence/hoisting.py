@@ -1,11 +1,12 @@
-"""What of a loop's body need not run step by step.
+"""Find the parts of a loop's body that need not run step by step.
 
-A value of the body is the same in all steps, or made of slices of the sequences alone, or needed
-for the next state, or made for the outputs alone. What is the same is computed once, before the
-loop, and outputs of slices alone are computed for all steps at once. Products of slices become
-products of whole sequences before it, and those that only outputs need become products of whole
-outputs behind it: one large matmul reads a weight once, where a step's reads it for a few rows.
-Other elementwise work stays in the loop, where its operands are in cache.
+A value of the body is the same in all steps, or computed only from slices of the sequences, or
+needed for the next state, or needed only for the outputs. A value that is the same in all steps is
+computed once, before the loop, and outputs computed only from slices are computed for all steps at
+once. Products of slices become products of whole sequences before the loop. Products that only
+outputs need become products of whole outputs after the loop. One large matmul reads a weight once,
+whereas a matmul in each step reads it again for a few rows. Other elementwise work stays in the
+loop, where its operands are in cache.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Finish = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class Parts:
-    """A body taken apart: `core` is what runs step by step, and reads `sequences` of them."""
+    """The parts of a body. `core` runs step by step and reads `sequences` sequences."""
 
     def __init__(self, body: Body, states: int, sequences: int) -> None:
-        self._body, self._states = body, states  # of which each step is needed
+        self._body, self._states = body, states  # a body without dead steps
         last = states + sequences
         self._specs = body.specs()
         self._steps = dict(body.numbered())
@@ -47,7 +48,7 @@ class Parts:
         self._before = {n for n in batched if n >= count and isinstance(self._steps[n].op, Matmul)}
         self._behind = self._outputs_alone(varying, stateful)
         self._stacked = body.outputs[states:]
-        # What the steps behind the loop read is stacked, unless it is there already.
+        # Values that steps after the loop read are stacked, unless they are available already.
         read = dict.fromkeys(i for n in sorted(self._behind) for i in self._steps[n].inputs)
         more = without(read, self._behind | self._constant)
         self._inner = [
@@ -67,13 +68,13 @@ class Parts:
         self._ahead = sorted(n for n in needed if n >= count)
 
     def _fits(self, step: Step, batched: set[int]) -> bool:
-        """Whether a step can be computed for all steps at once."""
+        """Return whether a step can be computed for all steps at once."""
         varying = [i for i in step.inputs if i not in self._constant]
         return all(i in batched for i in varying) and self._rule(step, set(varying)) is not None
 
     def _outputs_alone(self, varying: set[int], stateful: set[int]) -> set[int]:
-        """The products that only outputs need, and what is computed from them, if all of that can
-        be computed for all steps at once."""
+        """Return the products that only outputs need, and the values computed from them, if all
+        these can be computed for all steps at once."""
         found: set[int] = set()
         for number, step in self._body.numbered():
             if not isinstance(step.op, Matmul) or number not in stateful or number in found:
@@ -87,8 +88,8 @@ class Parts:
         return found
 
     def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[list[Tensor], Finish]:
-        """The inputs of the loop whose body is `core`, and what makes the whole loop's results of
-        that loop's."""
+        """Compute the values before a loop with these `inputs` and `length`. Return the inputs of
+        the loop over `core`, and a function from that loop's results to those of the whole loop."""
         values: dict[int, Tensor] = dict(enumerate(inputs))
         for number in self._ahead:
             self._compute(number, values, length)
@@ -105,7 +106,7 @@ class Parts:
         return given, finish
 
     def _reads(self, roots: Sequence[int]) -> set[int]:
-        """What a loop that computes these values reads from outside."""
+        """Return the outer values that a loop over these values reads."""
         found, pending = set(), list(roots)
         seen: set[int] = set()
         while pending:
@@ -123,7 +124,8 @@ class Parts:
         return found
 
     def _compute(self, number: int, values: dict[int, Tensor], length: Any) -> None:
-        """Compute a value for all steps at once, or once."""
+        """Compute a value for all steps at once, or a single time if it is the same in all
+        steps."""
         if number in values:
             return
         step = self._steps[number]
@@ -137,15 +139,15 @@ class Parts:
         values[number] = rule(given, length)
 
     def _whole(self, number: int, values: dict[int, Tensor], length: Any) -> Tensor:
-        """A stacked output."""
+        """Return a stacked output."""
         value = values[number]
         if number not in self._constant:
             return value
         return ops.broadcast_to(ops.unsqueeze(value, 0), (length, *value.shape))
 
     def _rule(self, step: Step, varying: set[int]) -> Callable[[list[Tensor], Any], Tensor] | None:
-        """How a step is computed for all steps at once, when inputs that vary have an axis of
-        steps before their own."""
+        """Return a function that computes a step for all steps at once, or None. Inputs that vary
+        have an additional first axis of steps."""
         ndims = []
         for i in step.inputs:
             if isinstance(self._specs[i], list) or not hasattr(self._specs[i], "shape"):
@@ -173,12 +175,13 @@ class Parts:
 
 @remembered
 def parts(body: Body, states: int, sequences: int) -> Parts:
-    """A body taken apart, whatever of it is dead."""
+    """Return the parts of a `body` with this number of `states` and `sequences`, without its dead
+    steps."""
     return Parts(body.cut(range(len(body.inputs)), body.outputs), states, sequences)
 
 
 def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:
-    """The axes of a permutation behind an axis of steps."""
+    """Return the axes of a permutation with an additional first axis of steps."""
     if isinstance(op, Permute):
         return (0, *[axis % ndim + 1 for axis in op.axes])
     a, b = (-1, -2) if op.axes is None else op.axes
@@ -189,12 +192,13 @@ def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _with_axes(x: Tensor, count: int) -> Tensor:
-    """A value of all steps with `count` further axes of extent 1 behind that of the steps."""
+    """Return a value of all steps with `count` axes of extent 1 inserted after the axis of
+    steps."""
     return ops.reshape(x, (x.shape[0], *[1] * count, *x.shape[1:])) if count else x
 
 
 def _aligned(given: Sequence[Tensor], ndims: Sequence[int], varies: Sequence[bool]) -> list[Tensor]:
-    """Operands that broadcast as those of one step do."""
+    """Reshape operands so that they broadcast like the operands of one step."""
     most = max(ndims)
     return [
         _with_axes(x, most - ndim) if varying else x
@@ -203,7 +207,7 @@ def _aligned(given: Sequence[Tensor], ndims: Sequence[int], varies: Sequence[boo
 
 
 def _matmul(op: Op, ndims: list[int], varies: list[bool], spec: Any) -> Any:
-    """The rule of a product: of all rows with one matrix where that is possible."""
+    """Return the rule of a product: if possible, one product of all rows with a single matrix."""
     if varies == [True, False] and ndims[1] == 2:
 
         def rows(given: list[Tensor], length: Any) -> Tensor:

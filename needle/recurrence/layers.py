@@ -1,7 +1,8 @@
 """The usual recurrent layers over a sequence: an LSTM, a GRU and a plain RNN as scans.
 
-Their cells are fixed bodies, since eager code would take longer to trace a cell than to run a short
-sequence. The sequence is the input's part of the gates' pre-activations, all steps at once.
+Their cells are fixed bodies, because in eager code tracing a cell would take longer than running a
+short sequence. The sequence is the input's part of the gates' pre-activations, computed for all
+steps at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, .
     return Body(tuple([Spec(shape, "float32") for shape in shapes]), steps, outputs)
 
 
-# Inputs: the state, its cell, the sums of the input, the weight. A batch and a state of one.
+# Inputs: the state, its cell, the input's part, the weight. The batch and state size are 1.
 LSTM = _body(
     [(1, 1), (1, 1), (1, 4), (1, 4)],
     Step(Matmul(), (0, 3)),
@@ -39,7 +40,7 @@ LSTM = _body(
     Step(TupleGetItem(1), (6,)),
     outputs=(7, 8, 7, 8),
 )
-# Inputs: the state, the sums of the input, the weight, the bias of the state's part.
+# Inputs: the state, the input's part, the weight, the bias of the state's part.
 GRU = _body(
     [(1, 1), (1, 3), (1, 3), (3,)],
     Step(Matmul(), (0, 2)),
@@ -50,7 +51,7 @@ GRU = _body(
 
 
 def _rnn(nonlinearity: Op) -> Body:
-    """Inputs: the state, the sums of the input, the weight."""
+    """Return the body of a plain RNN with the inputs state, input's part, and weight."""
     steps = Step(Matmul(), (0, 2)), Step(Add(), (1, 3)), Step(nonlinearity, (4,))
     return _body([(1, 1), (1, 1), (1, 1)], *steps, outputs=(5, 5))
 
@@ -61,12 +62,12 @@ RNN = {"tanh": _rnn(Tanh()), "relu": _rnn(Relu())}
 def lstm(
     projected: Tensor, h: Tensor, c: Tensor, w: Tensor, *, reverse: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(hidden states of all steps (T, B, H), cell states of all steps, the last hidden state (B,
-    H), the last cell state) of an LSTM.
+    """Run an LSTM. Return (the hidden states of all steps (T, B, H), the cell states of all steps,
+    the last hidden state (B, H), the last cell state).
 
     `projected` (T, B, 4 H: i, f, g, o) is the input's part of the gates' pre-activations with all
-    biases, h and c (B, H) are the first states, w (H, 4 H) is the weight of h. `reverse` begins
-    with the last step.
+    biases, `h` and `c` (B, H) are the initial states, `w` (H, 4 H) is the weight of h. With
+    `reverse`, the loop starts with the last step.
     """
     last, last_cell, hidden, cells = _layer(LSTM, [h, c, projected, w], 2, reverse)
     return hidden, cells, last, last_cell
@@ -75,10 +76,11 @@ def lstm(
 def gru(
     projected: Tensor, h: Tensor, w: Tensor, bias: Tensor, *, reverse: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(hidden states of all steps (T, B, H), the last one) of a GRU.
+    """Run a GRU. Return (the hidden states of all steps (T, B, H), the last hidden state).
 
-    `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations, h (B, H) the first
-    state, w (H, 3 H) and bias (3 H,) make the state's part. `reverse` begins with the last step.
+    `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations and `h` (B, H) the
+    initial state; `w` (H, 3 H) and `bias` (3 H,) make the state's part. With `reverse`, the loop
+    starts with the last step.
     """
     last, hidden = _layer(GRU, [h, projected, w, bias], 1, reverse)
     return hidden, last
@@ -87,17 +89,19 @@ def gru(
 def rnn(
     projected: Tensor, h: Tensor, w: Tensor, *, nonlinearity: str, reverse: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(hidden states of all steps (T, B, H), the last one) of a plain RNN, "tanh" or "relu".
+    """Run a plain RNN. Return (the hidden states of all steps (T, B, H), the last hidden state).
 
-    `projected` (T, B, H) is the input's part with all biases, h (B, H) the first state, w (H, H)
-    its weight. `reverse` begins with the last step.
+    `projected` (T, B, H) is the input's part with all biases, `h` (B, H) the initial state and `w`
+    (H, H) its weight. `nonlinearity` is "tanh" or "relu". With `reverse`, the loop starts with the
+    last step.
     """
     last, hidden = _layer(RNN[nonlinearity], [h, projected, w], 1, reverse)
     return hidden, last
 
 
 def _layer(cell: Body, inputs: Sequence[Tensor], states: int, reverse: bool) -> list[Tensor]:
-    """The results of all steps. Halves are computed in float32 and rounded once."""
+    """Run a loop of a cell and return its results. Halves are computed in float32 and rounded
+    once."""
     projected = inputs[states]
     dtype, steps = projected.dtype, projected.shape[0]
     if not is_half(dtype):
@@ -107,16 +111,16 @@ def _layer(cell: Body, inputs: Sequence[Tensor], states: int, reverse: bool) -> 
 
 
 def is_lstm(body: Body) -> bool:
-    """Whether a body is an LSTM's, whatever its outputs are."""
+    """Return whether a `body` is the LSTM's body, with any outputs."""
     return body.steps is LSTM.steps or body.steps == LSTM.steps
 
 
-_HIDDEN, _CELL, _SUMS = 7, 8, 5  # numbers of values of LSTM
+_HIDDEN, _CELL, _SUMS = 7, 8, 5  # numbers of values in the LSTM's body
 
 
 def _compute(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:
-    """The results of a Scan of an LSTM by the backend's own kernel; None for another scan, and for
-    results that it does not make."""
+    """Compute a Scan of an LSTM with the backend's kernel. Return None for another scan, and for
+    results that the kernel does not compute."""
     body = op.body
     if not op.length or not is_lstm(body):
         return None
@@ -135,7 +139,8 @@ def _compute(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:
 
 
 def _backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
-    """The gradients of a Scan of an LSTM by the backend's own kernel, or NotImplemented."""
+    """Compute the gradients of a Scan of an LSTM with the backend's kernel, or return
+    NotImplemented."""
     if not op.length or not is_lstm(op.body):
         return NotImplemented
     kept = dict(zip(op.body.outputs[2:], node.output[2:], strict=True))
@@ -155,7 +160,7 @@ def _backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
 
 
 def _before(first: NDArray, states: NDArray) -> NDArray:
-    """The states before each step, from those after it."""
+    """Return the states before each step, from the states after each step."""
     made = empty(states.shape, states.dtype, states.device)
     made[0] = first
     made[1:] = states[:-1]
@@ -163,7 +168,7 @@ def _before(first: NDArray, states: NDArray) -> NDArray:
 
 
 def _with_last(grad: NDArray | None, of_last: NDArray | None, like: NDArray) -> NDArray | None:
-    """The gradient of states of all steps, with that of the last one."""
+    """Add the gradient of the last state to the gradient of the states of all steps."""
     if of_last is None:
         return grad
     made = full(like.shape, 0, like.dtype, like.device) if grad is None else grad.copy()

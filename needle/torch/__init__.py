@@ -1,19 +1,21 @@
-"""PyTorch models as needle Modules. PyTorch is imported when used.
+"""PyTorch models as needle Modules. PyTorch is imported only when a function needs it.
 
 No other package of needle imports PyTorch. `loading` reads from top to bottom:
 
-- `model_forms` takes a module, a program or a file (`archive`, which runs no code from it).
-  `structure` makes a function from a list of tensors to a list of tensors of it.
-- `exporting` has `torch.export` record that function, and has PyTorch decompose the operators that
-  have no converter. `dims` reads the caller's dims. `symbols` turns PyTorch's symbols into
+- `model_forms` accepts a module, a program or a file; `archive` reads files without running code
+  from them. `structure` turns the model into a function from a list of tensors to a list of
+  tensors.
+- `exporting` records that function with `torch.export`, and lets PyTorch decompose the operators
+  that have no converter. `dims` reads the caller's dims. `symbols` turns PyTorch's symbols into
   expressions of dims, and checks that PyTorch's guards hold at all sizes.
-- `reading` makes a `Program` (`program`) of the result: plain Python objects, with everything
-  computed that depends on constants alone.
-- `model` is the Module. `execute` runs the program's nodes by their converters, eagerly and while
-  tracing, and compares each result's shape and dtype with PyTorch's record.
-- `oracle` runs the model in PyTorch and compares. If the results differ, it goes from node to node.
-- `attributes` puts back attributes that a model changes.
-- `shared_state` keeps the state of a model in the PyTorch model. `aot_graph`, `aot_nodes` and
+- `reading` turns the exported program into a `Program` (`program`) of plain Python objects.
+  Everything that depends only on constants is computed here.
+- `model` defines the Module. `execute` runs the program's nodes with their converters, eagerly and
+  while tracing, and compares each result's shape and dtype with those that PyTorch recorded.
+- `oracle` runs the model in PyTorch and compares the results. If they differ, it compares node by
+  node.
+- `attributes` restores the attributes that a model's `forward` changes.
+- `shared_state` keeps a model's state in the PyTorch model itself. `aot_graph`, `aot_nodes` and
   `aot_tracing` read the graphs of `torch.compile`.
 """
 

@@ -1,11 +1,11 @@
-"""Results that are their operator's input, or views of it, though the operator's schema does not
-say so: what is written to them is written to the input. Imports PyTorch when called."""
+"""Operators whose result is their input or a view of it, although their schema does not say so. A
+write to such a result must reach the input. Imports PyTorch when called."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# By what they are in all but name: their schemas say that they copy, and they make views.
+# Operators whose schemas declare a copy although they make views, and the same operators as views.
 _VIEWS = {
     "unsafe_chunk.default": "chunk.default",
     "unsafe_split.Tensor": "split.Tensor",
@@ -14,8 +14,8 @@ _VIEWS = {
 
 
 def restored(exported: Any) -> set[Any]:
-    """Change an exported program that writes in place so that writes to such results reach the
-    inputs; returns the operators that must be decomposed for it."""
+    """Change an exported program that writes in place, so that writes to such results reach the
+    inputs. Return the operators that must be decomposed for it."""
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     if not any(_writes(node.target) for node in nodes):
         return set()
@@ -40,7 +40,7 @@ def _writes(target: Any) -> bool:
 
 
 def _drops_nothing(node: Any) -> bool:
-    """Whether a node is a dropout that returns its input itself."""
+    """Return whether a node is a dropout that returns its input itself."""
     if str(node.target) != "aten.dropout.default":
         return False
     _, probability, training = node.args

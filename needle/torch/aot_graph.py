@@ -1,9 +1,9 @@
-"""A graph of AOTAutograd's, taken apart: what PyTorch draws, what needle computes, and how results
-and written inputs are made of both.
+"""Split a graph of AOTAutograd into the random numbers that PyTorch draws and the tensors that
+needle computes, and record how the results and the written inputs are made of both. The graph is
+functional, except for copies into inputs at its end.
 
-The graph is functional, but for copies into inputs at its end. Views of one tensor share a storage
-in the fake tensors of `node.meta["val"]`, and so results that are views of an input, or of each
-other, are found there. Imports PyTorch when called.
+Views of one tensor share a storage in the fake tensors of `node.meta["val"]`; this shows which
+results are views of an input or of each other. Imports PyTorch when called.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from .nodes import is_draw, name_of
 from .reading import graph_program
 from .symbols import Symbols
 
-_MOST_PLACES = 1 << 22  # elements of memory that strides show
+_MOST_PLACES = 1 << 22  # most elements that an as_strided view may select
 
 
 class Value(NamedTuple):
-    """Where a tensor comes from: the `number`-th "argument", "drawn", "constant" or "computed" one;
-    `node` is the graph's node for that tensor. "memory" is all of an argument's storage, flat."""
+    """The source of a tensor: the `number`-th tensor of the `kind` "argument", "drawn", "constant"
+    or "computed"; `node` is the graph's node for it. The kind "memory" is an argument's whole
+    storage, flat."""
 
     kind: str
     number: int
@@ -36,9 +37,11 @@ class Value(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A result. Without a `value`, `node` is None, a number, or a node that computes a size.
+    """A result of the graph. Without a `value`, `node` is None, a number, or a node that computes a
+    size.
 
-    The result has the size, strides and offset of `node`; if `is_view`, over the value's storage.
+    The result has the size, strides and offset of `node`; if `is_view`, it is a view of the value's
+    storage.
     """
 
     value: Value | None
@@ -47,29 +50,28 @@ class Output(NamedTuple):
 
     @property
     def computed(self) -> int | None:
-        """Which of the "computed" values it is made of, if of one."""
+        """The number of the "computed" value that the result is made of, or None."""
         if self.value is None or self.value.kind != "computed":
             return None
         return self.value.number
 
 
 class Part(NamedTuple):
-    """A graph of what needle computes, its inputs (a node of it, and the value that the node stands
-    for), and the tensors that are known, by name."""
+    """The part of a graph that needle computes, its inputs (each a node and the value that it
+    stands for), and its known tensors by name."""
 
     graph: Any
     inputs: list[tuple[Any, Value]]
     known: dict[str, Any]
 
     def program(self, symbols: Symbols, weights: Mapping[str, str]) -> Any:
-        """The `Program` of what needle computes; `weights` are names of placeholders."""
+        """Return the `Program` of this part; `weights` are names of placeholders."""
         return graph_program(self.graph, symbols, weights, self.known)
 
 
 class AotGraph:
-    """The parts of a graph. `weights` are the numbers of arguments that are parameters or buffers.
-
-    Raises UnsupportedError for what the graph does beside computing tensors and writing inputs.
+    """The parts of a graph. Raises UnsupportedError if the graph does anything other than compute
+    tensors and write inputs.
     """
 
     def __init__(self, module: Any) -> None:
@@ -147,7 +149,8 @@ class AotGraph:
         return outputs
 
     def _output(self, node: Any, source: Any, shared: bool) -> Output:
-        """A result over the storage of `source`, unless it can have a storage of its own."""
+        """Return a result as a view of the storage of `source`, or with a storage of its own if it
+        can."""
         own = source in self._position or source in self._drawing or source.op == "get_attr"
         alone = type(offset := node.meta["val"].storage_offset()) is int and offset == 0
         is_view = node is not source and (own or shared or not alone or not is_dense(node))
@@ -171,13 +174,14 @@ class AotGraph:
         )
 
     def _reached(self) -> set[Any]:
-        """The nodes that needle computes, and those whose values it takes."""
+        """Return the nodes that needle computes, and the nodes whose values they use."""
         return needed(list(self.computed), self._is_drawn)
 
     def part(self, sizes: Callable[[Any], Any] | None) -> Part:
-        """What needle computes. `sizes` gives ints for extents of fake tensors, if these are known.
+        """Return the part that needle computes. `sizes` maps extents of fake tensors to ints, if
+        they are known.
 
-        Raises UnsupportedError for what depends on sizes that are not known.
+        Raises UnsupportedError if the part needs sizes that are not known.
         """
         import torch
 
@@ -205,7 +209,8 @@ class AotGraph:
     def _as_strided(
         self, made: Part, copies: Mapping[Any, Any], node: Any, sizes: Callable[[Any], Any] | None
     ) -> Any:
-        """A node of the elements that strides show of the memory of a tensor's source."""
+        """Return a node for an as_strided view: the elements that strides select from a source's
+        memory."""
         import torch
 
         aten = torch.ops.aten
@@ -216,7 +221,7 @@ class AotGraph:
             if sizes is not None:
                 return tuple(map(sizes, given))
             if not all(type(n) is int for n in given):
-                raise UnsupportedError("it takes memory by strides that are not known")
+                raise UnsupportedError("it reads memory by strides that are not known")
             return given
 
         def emitted(operator: Any, meta: Any, *args: Any) -> Any:
@@ -235,13 +240,13 @@ class AotGraph:
             stride = numbers(*base.stride())
             order = sorted(range(base.ndim), key=lambda axis: (-stride[axis], axis))
             if not is_dense(source):
-                raise UnsupportedError("it takes memory that a tensor does not fill by strides")
+                raise UnsupportedError("it reads memory by strides, and a tensor leaves gaps in it")
             count, start = numbers(base.numel(), base.storage_offset())
             found = emitted(aten.permute.default, base.permute(order), copies[source], order)
             found = emitted(aten.reshape.default, base.new_empty(count), found, [count])
         size, first = numbers(*value.shape), numbers(value.storage_offset())[0] - start
         if prod(size) > _MOST_PLACES:
-            raise UnsupportedError(f"it takes {prod(size)} elements of memory by strides")
+            raise UnsupportedError(f"it reads {prod(size)} elements of memory by strides")
         places = strided.places_of(size, numbers(*value.stride()), first)
         known = made.graph.placeholder(f"places_{len(made.known)}")
         known.meta["val"] = made.known[known.name] = places
@@ -251,8 +256,8 @@ class AotGraph:
     # In PyTorch
 
     def draw(self, args: Sequence[Any], sizes: Callable[[Any], Any]) -> list[Any]:
-        """The random values of a call, drawn in the graph's order; `sizes` gives ints for extents
-        of fake tensors."""
+        """Draw the random values of a call with `args`, in the graph's order. `sizes` maps extents
+        of fake tensors to ints."""
         if not self._drawing:
             return []
         wanted = needed(list(self._drawing), lambda node: False, only_like=True)
@@ -262,14 +267,15 @@ class AotGraph:
 
     def _drawn_ready(self, env: dict[Any, Any]) -> list[Any]:
         for node in self._drawn:
-            if node not in env:  # an item of what was drawn
+            if node not in env:  # an item of a drawn tuple
                 env[node] = env[node.args[0]][node.args[1]]
         return list(self._drawn)
 
     def compute(
         self, args: Sequence[Any], drawn: Sequence[Any], sizes: Callable[[Any], Any]
     ) -> list[Any]:
-        """What PyTorch computes for the values of the kind "computed"."""
+        """Compute the values of the kind "computed" in PyTorch, from `args` and the `drawn`
+        numbers; `sizes` maps extents of fake tensors to ints."""
         env = {**zip_dict(self.arguments, args), **zip_dict(list(self._drawn), drawn)}
         wanted = needed(list(self.computed), lambda node: node in env)
         self._run(wanted, env, sizes)
@@ -306,13 +312,13 @@ class AotGraph:
 
 
 def zip_dict(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
-    """A dict of these keys and values, which are as many."""
+    """Return a dict of `keys` and `values`; raises ValueError if their counts differ."""
     return dict(zip(keys, values, strict=True))
 
 
 def _copied(graph: AotGraph) -> list[bool]:
-    """For each write, whether its value must be copied before the writes begin: it lies over an
-    argument that a write before it changes."""
+    """Return, for each write, whether its value must be copied before the writes begin, because an
+    earlier write changes the argument that holds it."""
     found = []
     changed: set[int] = set()
     for number, output in graph.writes:
@@ -323,6 +329,6 @@ def _copied(graph: AotGraph) -> list[bool]:
 
 
 def unsupported_dtype(values: Iterator[Any]) -> str | None:
-    """The first dtype among these tensors that needle does not have."""
+    """Return the first dtype among the tensors `values` that needle does not have, or None."""
     names = [str(each.dtype).partition(".")[2] for each in values]
     return next((name for name in names if real_dtype(name) not in DTYPES), None)

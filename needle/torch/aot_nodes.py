@@ -1,4 +1,4 @@
-"""Questions about the nodes of AOTAutograd's graphs."""
+"""Predicates and searches over the nodes of AOTAutograd's graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UnsupportedError
 from .nodes import name_of
 
-# Operators that take a tensor for its shape, strides and dtype alone.
+# Operators that use only the shape, strides and dtype of a tensor.
 _ONLY_LIKE = frozenset(
     "aten.rand_like aten.randn_like aten.randint_like aten.empty_like aten.zeros_like "
     "aten.ones_like aten.uniform aten.normal_functional aten.exponential aten.geometric "
@@ -18,8 +18,9 @@ _ONLY_LIKE = frozenset(
 
 
 def needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False) -> set[Any]:
-    """The nodes that these depend on, with themselves; not what lies behind one that `stops`. With
-    `only_like`, not what operators take for shape and dtype alone."""
+    """Return the nodes `wanted` and all nodes that they depend on. The search ends at nodes for
+    which `stops` is true and, if `only_like`, at nodes that use a tensor only for its shape and
+    dtype."""
     found: set[Any] = set()
     while wanted:
         node = wanted.pop()
@@ -33,7 +34,7 @@ def needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = Fa
 
 
 def takes_only_like(node: Any) -> bool:
-    """Whether a node takes its first tensor for shape, strides and dtype alone."""
+    """Return whether a node uses only the shape, strides and dtype of its first tensor."""
     if node.op != "call_function" or isinstance(node.target, str):
         return False
     name = name_of(node.target)
@@ -41,7 +42,7 @@ def takes_only_like(node: Any) -> bool:
 
 
 def is_number(node: Any) -> bool:
-    """Whether a node computes a number, such as a size."""
+    """Return whether a node computes a number, such as a size."""
     import torch
 
     numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -49,7 +50,7 @@ def is_number(node: Any) -> bool:
 
 
 def source_of(node: Any) -> Any:
-    """The node that made the storage of a tensor."""
+    """Return the node that created the storage of a tensor."""
     import torch
 
     storage = _storage(node.meta["val"])
@@ -75,7 +76,7 @@ def _storage(tensor: Any) -> int:
 
 
 def is_dense(node: Any) -> bool:
-    """Whether a tensor fills its memory, in any order of its axes."""
+    """Return whether a tensor fills its memory, in any order of its axes."""
     import torch
 
     return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))
@@ -85,10 +86,10 @@ def check(node: Any) -> None:
     """Raise UnsupportedError for a node with an effect."""
     schema = getattr(node.target, "_schema", None)
     if schema is None and node.target is not operator.getitem and not is_number(node):
-        raise UnsupportedError(f"it calls {name_of(node.target)}, which is no operator")
+        raise UnsupportedError(f"it calls {name_of(node.target)}, which is not an operator")
     if schema is not None and schema.is_mutable:
-        raise UnsupportedError(f"{name_of(node.target)} writes to what is no input")
+        raise UnsupportedError(f"{name_of(node.target)} writes to a tensor that is not an input")
     if "val" not in node.meta and "assert" not in name_of(node.target):
         raise UnsupportedError(f"{name_of(node.target)} has a result of an unknown kind")
     if name_of(node.target).startswith("aten._assert_async"):
-        raise UnsupportedError("it asserts something of a tensor's values")
+        raise UnsupportedError("it asserts a property of a tensor's values")

@@ -1,4 +1,4 @@
-"""How AOTAutograd is to trace a graph for needle: which operators it decomposes, and how."""
+"""Settings for AOTAutograd's tracing: which operators it decomposes for needle, and how."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .nodes import draws
 
 @functools.cache
 def backend_decompositions() -> dict[Any, Any]:
-    """PyTorch's decompositions of the operators that have no converter and draw no numbers.
+    """Return PyTorch's decompositions of the operators that have no converter and draw no numbers.
 
-    A decomposition of an operator that draws may draw others than the operator itself.
+    The decomposition of a drawing operator may draw other numbers than the operator itself.
     """
     import torch
 
     aten = torch.ops.aten
     found = {}
     for target, rule in decompositions().items():
-        if target is aten.as_strided.default:  # a view, which stays one
+        if target is aten.as_strided.default:  # a view, which stays a view
             continue
         tags = getattr(target, "tags", ())
         random = torch.Tag.nondeterministic_seeded in tags
@@ -32,8 +32,9 @@ def backend_decompositions() -> dict[Any, Any]:
 
 
 def composites_whole() -> contextlib.AbstractContextManager[None]:
-    """Context in which PyTorch's tracing keeps composite operators that have a converter, as
-    `torch.export` does: no other thread may trace meanwhile. They have no gradient there."""
+    """Return a context in which PyTorch's tracing keeps composite operators that have a converter,
+    as `torch.export` does. No other thread may trace meanwhile. The kept operators have no gradient
+    in the context."""
     import torch
     from torch.export import exported_program as export
 
@@ -49,8 +50,8 @@ def composites_whole() -> contextlib.AbstractContextManager[None]:
 
 
 def attention_by_products() -> contextlib.AbstractContextManager[None]:
-    """Context in which attention is traced as products and a softmax, whose gradients are those of
-    operators that have a converter."""
+    """Return a context in which attention is traced as products and a softmax. The gradients of
+    these operators have converters."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     found: contextlib.AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
@@ -66,7 +67,7 @@ def _unless_drawing(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
-    """As PyTorch computes it on a processor: the mask is drawn as one of booleans."""
+    """Compute dropout as PyTorch does on a CPU, where the mask is drawn as booleans."""
     import torch
 
     aten = torch.ops.aten
@@ -77,8 +78,8 @@ def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
 
 
 def without_dropout(graph: Any) -> None:
-    """Take dropout that does nothing out of a graph of Dynamo's: it returns its input itself, of
-    which AOTAutograd makes a copy."""
+    """Remove dropout that does nothing from a Dynamo graph. It returns its input itself, and
+    AOTAutograd would make a copy of it."""
     import torch
 
     functions = torch.nn.functional.dropout, torch.dropout, torch.dropout_

@@ -1,9 +1,9 @@
-"""Files of `torch.export.save` (`.pt2`), read so that nothing in them runs.
+"""Read `.pt2` files (`torch.export.save`) without running anything in them.
 
-`torch.export.load` unpickles parts of a file, gives others to `eval`, calls functions that it
-names, imports modules that it names, and loads machine code that it carries. Here pickles are read
-with `weights_only=True`, expressions and names are compared with lists, and a file that needs more
-is refused.
+`torch.export.load` unpickles parts of a file, evaluates others with `eval`, calls functions and
+imports modules that the file names, and loads machine code from it. This module reads pickles with
+`weights_only=True` and checks expressions and names against lists of allowed ones. It refuses a
+file that needs more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MACHINE_CODE = "data/aotinductor/"
 
 _NAMES = frozenset({"name", "as_name"})  # keys whose values become names in generated Python
 _OPERATORS = frozenset({"target", "as_operator"})  # keys whose values are looked up by name
-_IMPORTS = frozenset({"__enum__", "default_factory_module"})  # keys beside names of modules
+_IMPORTS = frozenset({"__enum__", "default_factory_module"})  # keys that go with names of modules
 _PLAIN = re.compile(
     r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|"
     r"not_|inv|invert|lshift|rshift|getitem)|math\.[a-z]\w*|torch\.(_sym|sym)_\w+"
@@ -37,7 +37,7 @@ _BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only names with two un
 _OF_DISPATCHER = re.compile(rf"torch\.ops((?:\._?[A-Za-z]\w*|{_BITWISE}){{2,3}})")
 _SYMBOL = re.compile(r"[A-Za-z]\w*")
 
-# What sizes are computed by, beside the functions of torch.utils._sympy.functions.
+# The functions in expressions of sizes, beside those of torch.utils._sympy.functions.
 _FUNCTIONS = frozenset(
     "Symbol Integer Float Rational Add Mul Pow Mod Max Min Abs sign sqrt floor ceiling Eq Ne Lt "
     "Le Gt Ge Equality Unequality StrictLessThan LessThan StrictGreaterThan GreaterThan And Or Not "
@@ -51,10 +51,10 @@ _EXPRESSION = (
 
 
 def load(path: str | os.PathLike[str], trusted: bool) -> Any:
-    """The `ExportedProgram` in a file; a `trusted` one is left to `torch.export.load`.
+    """Return the `ExportedProgram` in the file at `path`.
 
-    Raises ModelError if there is no such file, if it holds no program, and if reading it
-    could run code of its author's.
+    A `trusted` file is read by `torch.export.load`. Raises ModelError if there is no such file, if
+    it holds no program, or if reading it could run its author's code.
     """
     import torch
 
@@ -70,13 +70,13 @@ def load(path: str | os.PathLike[str], trusted: bool) -> Any:
                     program = _checked(file)
             args, kwargs = program.example_inputs or ((), {})
             if not isinstance(args, tuple) or not isinstance(kwargs, dict):
-                raise TypeError("its example inputs are no arguments")
+                raise TypeError("its example inputs are not a tuple and a dict")
             return program
     except _RunsCode as error:
         raise ModelError(
-            f"{what}: {error}, which can run any code; give trusted=True if its author may do that"
+            f"{what}: {error}, which can run any code; pass trusted=True if you trust its author"
         ) from error.__cause__
-    except Exception as error:  # of PyTorch's, of zipfile's and of pickle's
+    except Exception as error:  # errors of PyTorch, zipfile and pickle
         raise ModelError(
             f"{what}: not a file that torch.export.save wrote ({first_line(error)})"
         ) from error
@@ -89,7 +89,7 @@ class _RunsCode(Exception):
 def _checked(file: IO[bytes]) -> Any:
     from torch.export.pt2_archive import _package as package
 
-    with package.PT2ArchiveReader(file) as reader:  # the one that load_pt2 reads the file by
+    with package.PT2ArchiveReader(file) as reader:  # load_pt2 uses the same reader
         names = reader.get_file_names()
         for name in names:
             if name.startswith(_MACHINE_CODE):
@@ -101,9 +101,9 @@ def _checked(file: IO[bytes]) -> Any:
             elif _PROGRAMS.fullmatch(name):
                 _check_program(name, json.loads(reader.read_string(name)))
         if not any(map(_PROGRAMS.fullmatch, names)):
-            raise _RunsCode("it is in a format of before PyTorch 2.8 or holds no program")
+            raise _RunsCode("it holds no program, or its format is older than PyTorch 2.8")
     file.seek(0)
-    # Not torch.export.load, which falls back to the older format.
+    # torch.export.load would fall back to the older format.
     return package.load_pt2(file).exported_programs[_MODEL]
 
 
@@ -122,7 +122,7 @@ def _check_payloads(name: str, config: Any) -> None:
     for what, payload in config["config"].items():
         stored = str(payload["path_name"])
         if payload["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", stored):
-            raise _RunsCode(f"{name} says that {what!r} is a pickle")
+            raise _RunsCode(f"{name} declares that {what!r} is a pickle")
 
 
 def _check_program(name: str, program: Any) -> None:
@@ -132,7 +132,7 @@ def _check_program(name: str, program: Any) -> None:
         if not isinstance(value, str):
             continue
         if key in _OPERATORS and not _is_operator(value):
-            raise _RunsCode(f"{name} calls {value}, which is no operator of PyTorch's")
+            raise _RunsCode(f"{name} calls {value}, which is not a PyTorch operator")
         if key in _NAMES and value and not value.isidentifier():
             raise _RunsCode(f"{name} has the name {value!r}")
         if key == "expr_str" and not _is_arithmetic(value):
@@ -143,8 +143,8 @@ def _check_program(name: str, program: Any) -> None:
 
 
 def _entries(document: Any) -> Iterator[tuple[str, Any]]:
-    """The keys and values of all objects in a JSON document, and in JSON documents that are strings
-    in it, as trees of arguments are."""
+    """Yield the keys and values of all objects in a JSON document, and in JSON documents stored as
+    strings in it, such as trees of arguments."""
     waiting = [document]
     while waiting:
         value = waiting.pop()
@@ -161,7 +161,8 @@ def _entries(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_operator(text: str) -> bool:
-    """Whether a dotted name is an operator's: of numbers, or one that PyTorch's dispatcher has."""
+    """Return whether a dotted name is an operator: a function of numbers, or one in PyTorch's
+    dispatcher."""
     import torch
 
     if _PLAIN.fullmatch(text):
@@ -169,7 +170,7 @@ def _is_operator(text: str) -> bool:
     found: Any = torch.ops
     dotted = _OF_DISPATCHER.fullmatch(text)
     if dotted is None:
-        # Those of parameters in a signature, as "layer.weight", are not looked up.
+        # Names of parameters in a signature, such as "layer.weight", are not looked up.
         return not text.startswith(("_operator", "torch", "math", "#"))
     for part in dotted[1].split(".")[1:]:
         found = getattr(found, part, None)
@@ -179,7 +180,8 @@ def _is_operator(text: str) -> bool:
 
 
 def _is_arithmetic(text: str) -> bool:
-    """Whether an expression, which sympy evaluates as Python, only computes a number from sizes."""
+    """Return whether an expression only computes a number from sizes. Sympy evaluates it as
+    Python."""
     from torch.utils._sympy import functions
 
     try:

@@ -1,4 +1,4 @@
-"""PyTorch's tensors as NumPy arrays, and the reverse."""
+"""Convert PyTorch tensors to NumPy arrays, and back."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from .complexes import real_dtype
 
 
 def is_held(dtype: Any) -> bool:
-    """Whether needle has a dtype, or that of the parts of a complex one."""
+    """Return whether needle has a `dtype`; for a complex dtype, whether it has the dtype of the
+    parts."""
     return real_dtype(dtype_name(dtype)) in DTYPES
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype of PyTorch's."""
+    """Return the name of a PyTorch `dtype`."""
     return str(dtype).partition(".")[2]
 
 
 def array_of(tensor: Any) -> Any:
-    """A copy of a PyTorch tensor as a NumPy array, (..., 2) for a complex one; tuples by their
-    parts, and None for a dtype that needle does not have."""
+    """Copy a PyTorch `tensor` to a NumPy array; the shape is (..., 2) for a complex tensor. A tuple
+    is copied part by part. Return None for a dtype that needle does not have."""
     import torch
 
     if isinstance(tensor, (tuple, list)):
@@ -41,7 +42,7 @@ def array_of(tensor: Any) -> Any:
 
 
 def tensor_of(array: np.ndarray) -> Any:
-    """A copy of a NumPy array as a PyTorch tensor."""
+    """Copy a NumPy `array` to a PyTorch tensor."""
     import torch
 
     array = np.array(array)

@@ -1,9 +1,9 @@
-"""Attributes of a PyTorch model that its `forward` changes, beside parameters and buffers.
+"""Restore attributes, other than parameters and buffers, that a PyTorch model's `forward` changes.
 
-An exported program has nothing of them, and what export leaves in them are not the values that the
-model would have there. So they are put back. A model may keep tables there that it makes at its
-first call. One that goes on from them at its next call, or leaves something of the inputs there, is
-refused.
+An exported program does not contain such attributes, and the values that an export leaves in them
+differ from the values after a call of the model. So they are restored. A model may keep tables in
+attributes that it makes at its first call. A model whose next call depends on a changed attribute,
+or whose attributes keep values of the inputs, is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MISSING = object()
 
 
 class Attributes:
-    """The attributes of a model's modules at one time, with the contents of lists, dicts and sets,
-    and the elements of tensors there."""
+    """A snapshot of the attributes of a model's modules, with the contents of lists, dicts and sets
+    and the elements of tensors in them."""
 
     def __init__(self, model: Any) -> None:
         self._modules = [(path, module, dict(vars(module))) for path, module in _modules(model)]
@@ -41,7 +41,7 @@ class Attributes:
         ]
 
     def changed(self) -> dict[str, Any]:
-        """The present values of attributes that are others now, by path."""
+        """Return the current values of the attributes that have changed, by path."""
         return {
             f"{path}.{name}" if path else name: _copied(now)
             for path, module, attributes in self._modules
@@ -56,7 +56,7 @@ class Attributes:
         return now is not before and not _same(before, now, strict=True)
 
     def put_back(self) -> None:
-        """Give all attributes their values of that time."""
+        """Restore the values of all attributes in the snapshot."""
         import torch
 
         for _, module, attributes in self._modules:
@@ -78,7 +78,8 @@ class Attributes:
 
 @contextlib.contextmanager
 def put_back(model: Any) -> Iterator[Attributes]:
-    """Context whose exit gives the attributes of a model their values before it."""
+    """Restore the attributes of a `model` at the exit of the context, which yields a snapshot of
+    them."""
     before = Attributes(model)
     try:
         yield before
@@ -87,8 +88,9 @@ def put_back(model: Any) -> Iterator[Attributes]:
 
 
 def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
-    """Raise UnsupportedError that names an attribute from which a `Flat` model goes on at its next
-    call, or in which it leaves something of its inputs. Runs it on copies of these inputs."""
+    """Raise UnsupportedError if a call of a `flat` model depends on an attribute that the last call
+    changed, or if an attribute keeps values of the inputs. The error names the attribute. The model
+    runs on copies of `tensors`."""
     calls = []
     with put_back(flat.module) as before:
         for inputs in (tensors, tensors, [_other(each) for each in tensors]):
@@ -99,7 +101,7 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
         goes_on = not _same(first.get(path, _MISSING), second[path])
         if goes_on or not _same(second[path], third.get(path, _MISSING)):
             how = (
-                "what it does next depends on it" if goes_on else "its value comes from the inputs"
+                "the next call depends on it" if goes_on else "its value comes from the inputs"
             )
             raise not_taken(
                 flat.module,
@@ -110,30 +112,32 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
         names = ", ".join(map(repr, second))
         raise not_taken(
             flat.module,
-            f"it changes attributes ({names}), and its next call gives other results: keep in "
-            "buffers (register_buffer) what it goes on from",
+            f"it changes attributes ({names}), and the results of its next call differ: keep in "
+            "buffers (register_buffer) what the next call needs",
         )
 
 
 def _called(model: Any, inputs: Sequence[Any]) -> Any:
-    """The result of a model for copies of inputs, with copies of its parameters and buffers."""
+    """Return the result of a model for copies of inputs, with copies of its parameters and
+    buffers."""
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    # The model has run on the example already, and has warned then.
+    # The model has already run on the example and issued its warnings.
     with no_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         return torch.func.functional_call(model, copies, arguments)
 
 
 def _other(tensor: Any) -> Any:
-    """A tensor like this one; floating-point numbers are others."""
+    """Return a tensor of the same kind with other values, if they are floating-point numbers."""
     return tensor * 0.75 if tensor.is_floating_point() else tensor
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a tensor with elements, of a kind that can be copied and compared."""
+    """Return whether a value is a tensor with elements, of a kind that can be copied and
+    compared."""
     import torch
 
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not (
@@ -142,13 +146,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """The modules of a `Flat.module`, with the model itself in the place of that."""
+    """Yield the paths and modules of a `Flat.module`, with the model itself in place of the
+    wrapper."""
     for path, module in model.named_modules():
         yield from ((path, each) for each in getattr(module, "models", [module]))
 
 
 def _parts(value: Any) -> Any:
-    """What tells whether a container holds the same objects."""
+    """Return the identities of a container's items, to tell whether it holds the same objects."""
     if isinstance(value, Mapping):
         return [(key, id(each)) for key, each in value.items()]
     return sorted(map(id, value)) if isinstance(value, set) else list(map(id, value))
@@ -167,8 +172,8 @@ def _copied(value: Any) -> Any:
 
 
 def _same(one: Any, other: Any, strict: bool = False) -> bool:
-    """Whether two values are equal. Those of other kinds than tensors, containers and plain values
-    are, unless it is `strict`: then they must be one object."""
+    """Return whether two values are equal. Values that are not tensors, containers or plain values
+    count as equal, unless `strict`: then they must be one object."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 

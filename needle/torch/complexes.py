@@ -1,10 +1,10 @@
 """Complex tensors inside a program, as pairs of real ones.
 
-needle has no complex dtype. A complex value between two nodes is a `Complex`; where one enters or
-leaves a program (an input, a weight, a constant, an output), it is a real tensor (..., 2) of real
-and imaginary parts, as in `needle.fft`: `reading.py` puts nodes of OF_PARTS and TO_PARTS there. A
-node that takes or returns complex numbers is converted by its `complex_converter`, or, for an
-operator of `_BY_PART`, by the ordinary converter for each part.
+needle has no complex dtype. A complex value between two nodes is a `Complex`. A complex input,
+weight, constant or output of a program is a real tensor (..., 2) of real and imaginary parts, as in
+`needle.fft`; `reading.py` inserts OF_PARTS and TO_PARTS nodes to convert between the two. A node
+that takes or returns complex numbers is converted by its `complex_converter` or, for an operator in
+`_BY_PART`, by the ordinary converter, once for each part.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..errors import UnsupportedError
 from . import registry
 from .program import Node, Result
 
-OF_PARTS = "needle.of_parts.default"  # as aten.view_as_complex
-TO_PARTS = "needle.to_parts.default"  # as aten.view_as_real
+OF_PARTS = "needle.of_parts.default"  # like aten.view_as_complex
+TO_PARTS = "needle.to_parts.default"  # like aten.view_as_real
 REAL = {"complex64": "float32", "complex128": "float64"}  # the dtypes of parts
 _COMPLEX = {real: name for name, real in REAL.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Complex:
-    """A complex tensor: two real ones of one shape and dtype."""
+    """A complex tensor: two real tensors of the same shape and dtype."""
 
     real: Tensor
     imag: Tensor
@@ -51,12 +51,12 @@ class Complex:
 
 
 def real_dtype(dtype: str) -> str:
-    """The dtype of a complex dtype's parts; other dtypes as they are."""
+    """Return the dtype of the parts of a complex `dtype`; a real `dtype` is returned unchanged."""
     return REAL.get(dtype, dtype)
 
 
-# The operators that do the same to both parts, with the positions of arguments that have parts:
-# real tensors and numbers there have the imaginary part 0. All others are as they are.
+# Operators that treat both parts alike, with the positions of the arguments that have parts. Real
+# tensors and numbers in these positions have the imaginary part 0. Other arguments are unchanged.
 _VALUES = {
     "aten.cat": (0,),
     "aten.constant_pad_nd": (0, 2),
@@ -95,7 +95,7 @@ _VIEWS = """
 """.split()
 _BY_PART: dict[str, tuple[int, ...]] = {**{f"aten.{name}": (0,) for name in _VIEWS}, **_VALUES}
 
-# The operators that are linear in each of two arguments, with their positions.
+# Operators that are linear in each of two arguments, with the positions of the two.
 _BILINEAR = {
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot"), (0, 1)),
     **dict.fromkeys(("aten.outer", "aten.inner", "aten.kron", "aten.tensordot"), (0, 1)),
@@ -103,7 +103,7 @@ _BILINEAR = {
 
 
 def concerns(node: Node, args: Any) -> bool:
-    """Whether a node takes or returns complex numbers."""
+    """Return whether a node takes or returns complex numbers."""
     returned = any(each is not None and each.dtype in REAL for each in node.results)
     return returned or _holds(args)
 
@@ -115,7 +115,8 @@ def _holds(value: Any) -> bool:
 
 
 def knows(operator: str) -> bool:
-    """Whether the nodes of an operator with complex numbers can be converted as they are."""
+    """Return whether nodes of an `operator` with complex numbers can be converted without
+    decomposition."""
     if registry.find_complex(operator) is not None:
         return True
     name = _plain(operator)
@@ -127,8 +128,9 @@ def _plain(operator: str) -> str:
 
 
 def convert(node: Node, args: tuple[Any, ...], ordinary: Callable[..., Any]) -> Any:
-    """The value of a node with complex numbers that has no `complex_converter`; `ordinary` converts
-    a node without."""
+    """Convert a `node` with complex numbers that has no `complex_converter`. `ordinary` converts
+    nodes of real numbers; `args` are the values of the arguments. Raises UnsupportedError for an
+    operator that needle has only for real numbers."""
     name = _plain(node.operator)
     real = _of_reals(node)
     if name in _BY_PART:
@@ -138,11 +140,11 @@ def convert(node: Node, args: tuple[Any, ...], ordinary: Callable[..., Any]) -> 
         return Complex(*map(tensor, made))
     if name in _BILINEAR:
         return _bilinear(real, args, _BILINEAR[name], ordinary)
-    raise UnsupportedError(f"{node}: needle has it for real numbers alone")
+    raise UnsupportedError(f"{node}: needle has it only for real numbers")
 
 
 def _of_reals(node: Node) -> Node:
-    """A node with the dtypes of parts in the place of complex ones."""
+    """Return a node whose complex dtypes are replaced by the dtypes of their parts."""
     results = tuple(
         None if each is None else Result(each.shape, real_dtype(each.dtype))
         for each in node.results
@@ -151,7 +153,8 @@ def _of_reals(node: Node) -> Node:
 
 
 def _part(args: tuple[Any, ...], index: int, positions: tuple[int, ...]) -> tuple[Any, ...]:
-    """The arguments with the real (index 0) or imaginary parts of those at these positions."""
+    """Return the arguments, with those at `positions` replaced by their real (index 0) or imaginary
+    parts."""
     return tuple(
         part(each, index) if i in positions else _as_real(each) for i, each in enumerate(args)
     )
@@ -162,7 +165,8 @@ def _as_real(value: Any) -> Any:
 
 
 def part(value: Any, index: int) -> Any:
-    """The real (index 0) or imaginary part of a value, a number, or all in a tuple."""
+    """Return the real (`index` 0) or imaginary part of a `value`: a tensor, a number, or a tuple of
+    them."""
     if isinstance(value, tuple):
         return tuple(part(each, index) for each in value)
     if isinstance(value, Complex):
@@ -177,7 +181,7 @@ def part(value: Any, index: int) -> Any:
 
 
 def zeros_like(value: Value) -> Tensor:
-    """Zeros of a value's shape and floating dtype (float32 for other dtypes)."""
+    """Return zeros of a value's shape and floating dtype (float32 for other dtypes)."""
     from .. import ops
 
     x = tensor(value)
@@ -203,5 +207,5 @@ def _bilinear(
 
 
 def dtype_name(value: Any) -> str:
-    """The name of a value's dtype, also of a complex one."""
+    """Return the name of a value's dtype, which may be complex."""
     return value.dtype if isinstance(value, Complex) else dtype_of(value)

@@ -1,5 +1,5 @@
-"""Decompositions of PyTorch operators that PyTorch itself does not decompose: operators of lists of
-tensors, and random ones that draw nothing in eval mode. Imports PyTorch when called."""
+"""Decompositions of PyTorch operators that PyTorch itself does not decompose: operators on lists of
+tensors, and random operators that draw nothing in eval mode. Imports PyTorch when called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def own_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Functions by operator."""
+    """Return the decompositions, by operator."""
     import torch
 
     aten = torch.ops.aten
@@ -54,8 +54,8 @@ def _rrelu_and_noise(
 
 
 def _of_lists(operator: Any, name: str) -> Callable[..., Any] | None:
-    """An operator of lists as a list of what PyTorch's function of single tensors makes; None if
-    there is no such function."""
+    """Decompose an operator on lists into calls of PyTorch's function on single tensors. Return
+    None if there is no such function."""
     lists = [
         position
         for position, argument in enumerate(operator._schema.arguments)
@@ -86,7 +86,7 @@ def _of_lists(operator: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _added(sign: str) -> Callable[..., Any]:
-    """x + value * a * b, or x + value * a / b."""
+    """Return the function x + value * a * b ("mul") or x + value * a / b ("div")."""
 
     def of(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
         import torch

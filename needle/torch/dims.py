@@ -1,4 +1,4 @@
-"""The dims that a caller gives to axes of a PyTorch model's inputs, as needle's or torch's."""
+"""Dims that a caller assigns to axes of a PyTorch model's inputs, as needle's or torch's Dims."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..sizes.dims import LARGEST, Dim, dims_of, size_of
 from ..sizes.extents import sizes_in
 from ..trace.input_specs import symbolic_specs
 
-# The first size to try a model at, unless a dim is larger. Far from the least sizes, fewer extents
-# inside the model happen to be 1.
+# The first size to try for a dim, if its bounds allow it. At sizes far above the minimum, fewer
+# extents inside the model happen to be 1.
 _TRACED = 6
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Inputs by name, with the extents that the caller gives to their axes.
+    """Inputs by name, with the extents that the caller assigned to their axes.
 
-    A dim in `inferred` was given to one axis by a mark or a hint: the model may show that it is
-    the dim of another axis, and if it is in `optional`, that it is a number.
+    A dim in `inferred` comes from a mark or a hint on one axis. The model may show that it equals
+    the dim of another axis or, if it is in `optional`, that it is a fixed number.
     """
 
     inputs: list[tuple[str, Any]]
@@ -38,8 +38,9 @@ class Asked:
         return sorted(found, key=lambda dim: dim.name)
 
     def sizes(self) -> dict[str, int]:
-        """A size of each dim at which to run the model: PyTorch takes 1 for a constant, and other
-        equal sizes for equal at all sizes. An inferred dim keeps the example's, if that is not 1.
+        """Choose a size for each dim at which the model is exported. PyTorch treats a size of 1 as
+        a constant and equal sizes as always equal, so the sizes differ and are above 1 if the
+        bounds allow. An inferred dim keeps the example's size, unless that is 1.
         """
         given = [n for _, value in self.inputs for n in value.shape]
         sizes = dict[str, int]()
@@ -58,7 +59,8 @@ class Asked:
         return sizes
 
     def example_sizes(self) -> dict[str, int]:
-        """The size of each dim in the inputs; DimError if the inputs do not fit the dims."""
+        """Return the size of each dim in the example inputs. Raises DimError if they do not fit the
+        dims."""
         sizes = sizes_in(self.shapes, [value.shape for _, value in self.inputs])
         axes = [
             (f"input {name!r} has {n} along axis {axis}", extent, n)
@@ -80,7 +82,8 @@ class Asked:
         return {dim.name: size for dim, size in sizes.items()}
 
     def resized(self, sizes: Mapping[str, int]) -> list[Any]:
-        """The inputs at these sizes of the dims, with elements of the given ones."""
+        """Return the inputs at these `sizes` of the dims, filled with elements of the example
+        inputs."""
         by_dim = {dim: sizes[dim.name] for dim in self.dims}
         return [
             _resized(value, [size_of(extent, by_dim) for extent in shape])
@@ -89,12 +92,14 @@ class Asked:
 
 
 def asked(names: Sequence[str], values: Sequence[Any], dims: Any) -> Asked:
-    """What `dims`, and marks on the tensors among a model's arguments, ask for.
+    """Read the open sizes that `dims` and marks on the argument tensors ask for.
 
-    `names` are those of the arguments. `dims` is None or like `dynamic_shapes` of `torch.export`: a
-    dict by name or position of an argument, or a sequence with an entry for each. An entry is a
-    dict from axes to dims, a sequence with a dim or None for each axis, or nested as the argument
-    is. Inputs in containers may also be named as in the artifact ("xs_0"). Raises DimError.
+    `names` and `values` are the names and values of the model's arguments. `dims` is None or like
+    `dynamic_shapes` of `torch.export`: a dict from argument names or positions to entries, or a
+    sequence with one entry per argument. An entry is a dict from axes to dims, a sequence with a
+    dim or None for each axis, or a container of entries nested like the argument. Inputs in
+    containers may also be named as in the artifact ("xs_0"). Raises DimError for entries that do
+    not fit the arguments.
     """
     import torch
 
@@ -134,16 +139,17 @@ def asked(names: Sequence[str], values: Sequence[Any], dims: Any) -> Asked:
 
 
 def _check_whole(extents: set[Any]) -> None:
-    """Raise DimError for a dim that is no extent itself: TVM reads sizes off axes."""
+    """Raise DimError for a dim that is not the whole extent of any axis, because TVM reads sizes
+    from axes."""
     for dim in sorted(dims_of(extents) - extents, key=lambda dim: dim.name):
         raise DimError(
             f"dims: {dim.name} must be the whole size of an axis of an input, as in "
-            f"{{0: {dim.name}}}; it stands only in expressions"
+            f"{{0: {dim.name}}}; it occurs only in expressions"
         )
 
 
 def _number(extent: Any) -> Any:
-    """An extent as a number if its dims stand for one size each."""
+    """Return an extent as a number if each of its dims allows only one size, else the extent."""
     found = dims_of([extent])
     alone = found and all(dim.min == dim.max for dim in found)
     return size_of(extent, {dim: dim.min for dim in found}) if alone else extent
@@ -158,7 +164,7 @@ def _entries(dims: Any) -> list[tuple[Any, Any]]:
 
 
 def _parts(name: str, value: Any, entry: Any, is_tensor: Any) -> Iterator[tuple[str, Any]]:
-    """The entries of the tensors in an argument."""
+    """Yield the name and the entry of each tensor in an argument."""
     if entry is None:
         return
     if is_tensor(value):
@@ -176,12 +182,12 @@ def _parts(name: str, value: Any, entry: Any, is_tensor: Any) -> Iterator[tuple[
 
 
 def _axes(name: str, tensor: Any, entry: Any, inferred: dict[Dim, bool]) -> dict[Any, Any]:
-    """The extents that an entry and marks give to axes of a tensor, as dims of needle's. Those that
-    are inferred are entered into `inferred`."""
+    """Return the extents that an entry and marks assign to axes of a tensor, as needle's dims.
+    Inferred dims are added to `inferred`."""
     if isinstance(entry, (tuple, list)):
         if len(entry) != tensor.ndim:
             raise DimError(
-                f"dims[{name!r}] has {len(entry)} entries, and the input {tensor.ndim} axes"
+                f"dims[{name!r}] has {len(entry)} entries, but the input has {tensor.ndim} axes"
             )
         entry = {axis: dim for axis, dim in enumerate(entry) if dim is not None}
     if entry is not None and not isinstance(entry, Mapping):
@@ -205,7 +211,8 @@ def _axes(name: str, tensor: Any, entry: Any, inferred: dict[Dim, bool]) -> dict
 
 
 def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim, bool]) -> Any:
-    """The extent that `dim` is; None if it is the example's. Anything unknown as it is."""
+    """Return the extent that `dim` describes, or None for the example's size. A `dim` of an unknown
+    type is returned unchanged."""
     from torch.export import dynamic_shapes as shapes
 
     where = f"dims[{name!r}][{axis!r}]"
@@ -217,7 +224,7 @@ def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim,
     if isinstance(dim, shapes._DimHint) and in_range:
         kind = dim.type.name
         if kind == "STATIC" or (kind == "AUTO" and tensor.shape[axis] == 1):
-            return None  # torch.export takes an axis of one element for a constant, too
+            return None  # torch.export also treats an axis of one element as a constant
         found = _inferred(
             name, axis % tensor.ndim, dim, f"{where}: torch.export.Dim.{kind}(max=...)"
         )
@@ -229,7 +236,7 @@ def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim,
 
 
 def _own(dim: Any, where: str) -> Dim:
-    """The Dim for a named one of torch's, without 0."""
+    """Return needle's Dim for a named Dim of torch; its minimum is at least 1."""
     if not dim.max <= LARGEST:  # torch's infinity
         raise DimError(
             f"{where}: torch's Dim {dim.__name__!r} has no max: give it one, as in "
@@ -242,7 +249,7 @@ def _own(dim: Any, where: str) -> Dim:
 
 
 def _inferred(name: str, axis: int, bounds: Any, how: str) -> Dim:
-    """The dim of an axis by itself. `bounds` has `min` and `max`, which may be None."""
+    """Return a new dim for one axis. `bounds` has `min` and `max`, which may be None."""
     least, most = getattr(bounds, "min", None), getattr(bounds, "max", None)
     if most is None:
         raise DimError(f"axis {axis} of input {name!r} has no largest size: give it, as in {how}")
@@ -253,7 +260,8 @@ def _inferred(name: str, axis: int, bounds: Any, how: str) -> Dim:
 
 
 def _resized(tensor: Any, shape: Sequence[int]) -> Any:
-    """A tensor of this shape with elements of another, whose floats differ by up to half."""
+    """Return a tensor of this shape with elements of `tensor`, whose floats are scaled by 0.5 to
+    1.5."""
     import torch
 
     if tuple(tensor.shape) == tuple(shape):

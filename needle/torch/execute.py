@@ -1,4 +1,4 @@
-"""Running a program's nodes in order: on Tensors with values, or while tracing."""
+"""Run a program's nodes in order, on Tensors with values or while tracing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from . import complexes, registry
 from .complexes import Complex, dtype_name
 from .program import Node, Program, Ref, refs
 
-GETITEM = "getitem"  # takes a result of a node with several
+GETITEM = "getitem"  # selects one result of a node with several results
 
 
 class Run:
-    """The values of a program by name while it runs; `each` is called with nodes and values."""
+    """A run of a program, with its current values by name. `each` is called with every node and its
+    value."""
 
     def __init__(
         self,
@@ -35,10 +36,11 @@ class Run:
         self._last = _last_uses(program)
 
     def results(self, shapes: list[tuple[Any, ...]]) -> tuple[list[Any], list[Any]]:
-        """The outputs, and the values to write; `shapes` are those of the inputs.
+        """Run the nodes. Return the outputs and the values to write. `shapes` are the inputs'
+        shapes.
 
-        Raises UnsupportedError and ModelError that name the node, and TraceError for what depends
-        on values that are not known while tracing.
+        Raises UnsupportedError and ModelError, which name the node, and TraceError if a result
+        depends on values that are unknown while tracing.
         """
         program = self._program
         sizes = program.sizes(shapes) if program.dims else None
@@ -51,7 +53,7 @@ class Run:
         return outputs, [self.value(write.value) for write in program.writes]
 
     def value(self, argument: Any) -> Any:
-        """An argument with values in the place of references."""
+        """Return an `argument` with its references replaced by values."""
         if isinstance(argument, Ref):
             return self.values[argument.name]
         if isinstance(argument, tuple):
@@ -61,7 +63,7 @@ class Run:
     def _run(self, node: Node) -> None:
         trace = state.trace
         path = trace.within(node.path) if trace else contextlib.nullcontext()
-        # An index out of range is the call's fault, and stays an IndexError.
+        # An index out of range is an error of the call, so it stays an IndexError.
         with named(node, UnsupportedError, kept=(IndexError,)), path:
             made = convert(node, self.value(node.args))
         if self._each is not None:
@@ -71,18 +73,21 @@ class Run:
 
 
 def _last_uses(program: Program) -> dict[str, int]:
-    """The number of the last node that takes each value; one beyond all for what is returned."""
+    """Return the number of the last node that uses each value; for returned values, the number of
+    nodes."""
     last = {name: i for i, node in enumerate(program.nodes) for name in refs(node.args)}
     kept = [*program.outputs, *(write.value for write in program.writes)]
     return last | {name: len(program.nodes) for each in kept for name in refs(each)}
 
 
 def convert(node: Node, args: tuple[Any, ...]) -> Any:
-    """The value of a node for these arguments: a tuple for an operator with several results."""
+    """Compute the value of a `node` for these `args`: a tuple if the operator has several results.
+    Raises UnsupportedError if needle lacks the operator or a result differs from PyTorch's
+    record."""
     if node.operator == GETITEM:
         taken = args[0][args[1]]
         if taken is None:
-            raise node.unsupported(f"result {args[1]} is one that needle does not compute")
+            raise node.unsupported(f"result {args[1]} is not computed by needle")
         return taken
     if complexes.concerns(node, args):
         found = registry.find_complex(node.operator)
@@ -100,7 +105,7 @@ def convert(node: Node, args: tuple[Any, ...]) -> Any:
 
 
 def _ordinary(node: Node, args: tuple[Any, ...]) -> Any:
-    """What the converter for real numbers makes of a node."""
+    """Convert a node with the converter for real numbers."""
     found = registry.find(node.operator)
     if found is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
@@ -113,7 +118,8 @@ def _called(node: Node, found: Converter, args: tuple[Any, ...]) -> Any:
 
 
 def _given(node: Node, found: Converter, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments that a converter takes; UnsupportedError if another is not at its default."""
+    """Return the arguments that a converter takes. Raises UnsupportedError if another argument is
+    not at its default."""
     count = found.takes
     if count is None:
         return args
@@ -124,7 +130,8 @@ def _given(node: Node, found: Converter, args: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def _check(node: Node, index: int, value: Any) -> None:
-    """UnsupportedError for a converter's result that is not what PyTorch says of it."""
+    """Raise UnsupportedError if a converter's result has another shape or dtype than PyTorch
+    recorded."""
     wanted = node.results[index] if index < len(node.results) else None
     if wanted is None or not isinstance(value, (Tensor, np.ndarray, Complex)):
         return

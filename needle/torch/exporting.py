@@ -1,4 +1,4 @@
-"""A PyTorch model as a functional program of operators that needle has."""
+"""Export a PyTorch model as a functional program of operators that needle has."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from .symbols import Symbols, check_guards, symbols_of
 
 
 def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, Program]:
-    """The functional `ExportedProgram` of a `Flat.module` for these inputs, and what needle runs.
+    """Return the functional `ExportedProgram` of a `Flat.module` for these `inputs`, and the
+    `Program` that needle runs.
 
-    Raises ModelError if PyTorch does not run the model on these inputs, or at other sizes of the
-    dims; UnsupportedError for what cannot be exported or has no converter; DimError for dims that
-    the model does not have.
+    Raises ModelError if PyTorch does not run the model on these inputs or at other sizes of the
+    dims; UnsupportedError if the model cannot be exported or an operator has no converter; DimError
+    for dims that the model cannot leave open.
     """
     import torch
 
@@ -52,7 +53,7 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
 
 
 def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
-    """A model's exported program in its functional form."""
+    """Return a model's exported program in its functional form."""
     import torch
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -66,15 +67,15 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise not_taken(
             model,
-            "what it does next depends on a tensor's values (an `if`, a loop, an extent or a "
-            f"number of Python's){at_line_of(error)}, and a traced model always does the same: "
-            "choose among results by torch.where",
+            "its control flow depends on a tensor's values (an `if`, a loop, an extent or a "
+            f"Python number){at_line_of(error)}, and a traced model always takes the same path: "
+            "select results with torch.where",
         ) from error
     except (ModelError, DimError):
         raise
     except Exception as error:  # export has many error types for models that it cannot take
         if isinstance(error, AssertionError) and "compiled_fn" in str(error):
-            check_apart(model)  # export asserts that no tensors which share memory are written
+            check_apart(model)  # export asserts that written tensors share no memory
         dims = ", ".join(dim.described() for dim in asked.dims)
         raise not_taken(
             model,
@@ -83,8 +84,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
 
 
 def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
-    """A model's exported program. One that depends on values is recorded again with the numbers in
-    its buffers, and then its constants, known."""
+    """Return a model's exported program. If the export fails because it depends on values, it is
+    repeated with the numbers in the model's buffers known."""
     import torch
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -108,8 +109,8 @@ def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
 
 
 def _hints(asked: Asked) -> Any:
-    """`dynamic_shapes` for inputs. Each axis is its own there, so that needle, and not PyTorch's
-    pages of text, says which dims a model does not have."""
+    """Return the `dynamic_shapes` of the inputs. Each axis is a separate dim, so that needle can
+    report unusable dims in one line instead of PyTorch's pages of text."""
     from torch.export import Dim
 
     if not asked.dims:
@@ -125,22 +126,22 @@ def _hints(asked: Asked) -> Any:
 
 
 def functional_program(exported: Any) -> Any:
-    """An exported program without writes in place, of operators that have a converter as far as
-    PyTorch can decompose the others."""
+    """Return an exported program without in-place writes. Operators without a converter are
+    decomposed where PyTorch can."""
     from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
     composed = aliases.restored(exported)
     table = decompositions()
     if composed:
         table = {**table, **{each: _composite()[each] for each in composed}}
-    # PyTorch orders checks of numbers (`aten._linalg_check_errors`) by inputs that are no tensors.
+    # PyTorch orders checks of numbers (`aten._linalg_check_errors`) by inputs that are not tensors.
     return _remove_effect_tokens(exported.run_decompositions(table))
 
 
 @functools.cache
 def decompositions() -> Mapping[Any, Any]:
-    """PyTorch's decompositions of the operators that have no converter. Those with one for real or
-    complex numbers alone are decomposed for the others."""
+    """Return PyTorch's decompositions of the operators that have no converter. An operator with a
+    converter for only real or only complex numbers is decomposed for the other kind."""
     import torch
     from torch._decomp import decomposition_table
 
@@ -161,8 +162,8 @@ def decompositions() -> Mapping[Any, Any]:
 
 
 def _decomposed(rule: Any, if_complex: bool, *args: Any, **kwargs: Any) -> Any:
-    """The decomposition of an operator, if its arguments are complex or not; else NotImplemented,
-    which leaves it whole."""
+    """Decompose an operator if its arguments are complex, or if they are real, as `if_complex`
+    says. Otherwise return NotImplemented, which leaves the operator whole."""
     if _is_complex((args, kwargs)) is not if_complex:
         return NotImplemented
     return rule(*args, **kwargs)
@@ -180,20 +181,20 @@ def _is_complex(arguments: Any) -> bool:
 
 
 def _composite() -> dict[Any, Any]:
-    """PyTorch's default table, which has the operators that are composed of others."""
+    """Return PyTorch's default table, which decomposes composite operators."""
     import torch
 
     return dict(torch.export.default_decompositions().items())
 
 
 def has_converter(target: Any) -> bool:
-    """Whether an operator has a converter."""
+    """Return whether an operator has a converter."""
     return registry.find(name_of(target)) is not None
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence export, which logs and prints whole graphs for errors that it also raises."""
+    """Silence export, which logs and prints whole graphs in addition to raising its errors."""
 
     def nothing(_: logging.LogRecord) -> bool:
         return False
@@ -215,7 +216,7 @@ def quiet() -> Iterator[None]:
 
 
 def _refuse(model: Any, inputs: Sequence[Any], functional: Any, symbols: Symbols) -> None:
-    """Raise UnsupportedError for a program that needle could not reproduce."""
+    """Raise UnsupportedError for a program whose results needle could not reproduce."""
     import torch
 
     graphs = [each.graph for each in functional.graph_module.modules() if hasattr(each, "graph")]
@@ -223,12 +224,12 @@ def _refuse(model: Any, inputs: Sequence[Any], functional: Any, symbols: Symbols
         if node.op != "call_function":
             continue
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        if random and not has_converter(node.target):  # such as dropout, which need not be
+        if random and not has_converter(node.target):  # dropout has a converter: it may do nothing
             line = at_line_of_call(model, inputs, draws)
             raise not_taken(
                 model,
-                f"it draws random numbers ({node.target}){line}, and a traced model would "
-                f"give the same ones at each call: {_instead_of_drawing(model)}",
+                f"it draws random numbers ({node.target}){line}, but a traced model would "
+                f"return the same numbers at each call: {_instead_of_drawing(model)}",
             )
         value = node.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else [value]:
@@ -238,8 +239,8 @@ def _refuse(model: Any, inputs: Sequence[Any], functional: Any, symbols: Symbols
                 raise not_taken(
                     model,
                     f"it computes a tensor ({node.target}) whose shape depends on values"
-                    f"{line}, and a traced model has fixed shapes: keep all elements and "
-                    "mark those that count, by torch.where or by a product with the mask",
+                    f"{line}, but a traced model has fixed shapes: keep all elements and "
+                    "select with torch.where or multiply by a mask",
                 )
     outputs = [
         each for each in functional.graph_signature.output_specs if each.kind.name == "USER_OUTPUT"
@@ -247,8 +248,8 @@ def _refuse(model: Any, inputs: Sequence[Any], functional: Any, symbols: Symbols
     if any(type(each.arg).__name__ == "SymIntArgument" for each in outputs):
         raise not_taken(
             model,
-            "it returns a size that dims leave open, and a traced model returns tensors alone: "
-            "take it from the shape of a result",
+            "it returns a size that dims leave open, but a traced model returns only tensors: "
+            "read the size from the shape of a result",
         )
     if not any(type(each.arg).__name__ == "TensorArgument" for each in outputs):
         raise not_taken(model, "it returns no tensor")
@@ -265,8 +266,8 @@ def _instead_of_drawing(model: Any) -> str:
 
 
 def _run(model: Any, inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> None:
-    """Raise ModelError if PyTorch does not run a model on these inputs, of these sizes of dims.
-    Runs on copies."""
+    """Raise ModelError if PyTorch cannot run a model on these inputs, whose dims have these sizes.
+    The model runs on copies."""
     import torch
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -1,6 +1,6 @@
-"""The inputs of a program that PyTorch takes as indices, and their valid ranges.
+"""Find the inputs of a program that PyTorch uses as indices, and their valid ranges.
 
-Some of PyTorch's operators take no indices that count from the end, where needle's ops do.
+Some PyTorch operators refuse negative indices, which count from the end; needle's ops accept them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from .program import Node, Program, Ref
 
 _INTEGERS = ("int32", "int64")
 
-# Their results hold every element of their first argument and nothing else.
+# Operators whose results hold every element of their first argument and nothing else.
 _KEEP_ALL = frozenset(
     "alias clone contiguous detach expand expand_as flatten flip movedim permute ravel repeat "
     "reshape roll squeeze t to _to_copy transpose unflatten unsqueeze view view_as _unsafe_view "
     "swapaxes long int lift_fresh_copy".split()
 )
-# The position of the argument that holds indices along an axis, which is the one before.
+# The position of the argument with indices along an axis. The argument before it is the axis.
 _ALONG = dict.fromkeys(
     "gather index_select scatter scatter_add scatter_reduce index_add index_copy "
     "index_reduce".split(),
     2,
 )
-# The positions of indices of the first argument's rows.
+# The position of the argument with indices of the first argument's rows.
 _TABLES = {"embedding": 1, "embedding_bag": 1, "_embedding_bag": 1}
-# Scores, and the class of each row of these: positions of the classes, and of the ignored one.
+# Losses of scores and classes: the positions of the classes and of the ignored class.
 _CLASSES = {
     **{"nll_loss": (1, 4), "nll_loss_nd": (1, 4), "nll_loss2d": (1, 4)},
     **{"nll_loss_forward": (1, 4), "nll_loss2d_forward": (1, 4), "cross_entropy_loss": (1, 4)},
@@ -37,9 +37,10 @@ _CLASSES = {
 def index_ranges(
     program: Program, shapes: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, Any]]:
-    """The least and the largest valid index for each input, by name, that operators take as
-    indices, directly or after a change of layout. The range is valid for all of them; it may depend
-    on dims. `shapes` are those of weights by their names in `state_dict`."""
+    """Return the least and the largest valid index of each input of `program` that operators use as
+    indices, directly or after a change of layout, by the input's name. The range is valid for all
+    these operators; it may depend on dims. `shapes` are the shapes of the weights, by their names
+    in `state_dict`."""
     dtypes = {name: result.dtype for name, result in program.inputs}
     known = {name: result.shape for name, result in program.inputs}
     known |= {name: shapes[target] for name, target in program.weights.items()}
@@ -53,7 +54,7 @@ def index_ranges(
         for index, low, high in _indices(node, known):
             name, ignored = _source(index, made, dtypes)
             if name is not None and name in dict(program.inputs):
-                # An ignored number is one more, and numbers between are accepted too.
+                # The ignored number is also valid, and the numbers in between are accepted too.
                 low, high = min([low, *ignored]), max([high, *ignored])
                 before = found.get(name, (low, high))
                 found[name] = max(low, before[0]), min(high, before[1])
@@ -63,8 +64,8 @@ def index_ranges(
 def _source(
     index: Any, made: Mapping[str, Node], dtypes: Mapping[str, str]
 ) -> tuple[str | None, list[int]]:
-    """The value whose elements an index holds, but for numbers that are replaced before; None if
-    the index is no tensor of integers."""
+    """Return the name of the value whose elements an index holds, and the ignored numbers that are
+    replaced before. The name is None if the index is not an integer tensor."""
     ignored: list[int] = []
     while isinstance(index, Ref) and dtypes.get(index.name) in _INTEGERS:
         node = made.get(index.name)
@@ -82,7 +83,8 @@ def _source(
 
 
 def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[Any, Any, Any]]:
-    """The arguments that an operator takes as indices, with the least and the largest valid one."""
+    """Yield each argument that a node uses as indices, with the least and the largest valid
+    index."""
 
     def shape_of(argument: Any) -> tuple[Any, ...]:
         return shapes[argument.name] if isinstance(argument, Ref) else ()
@@ -101,7 +103,7 @@ def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tupl
     elif name in _CLASSES:
         at, ignoring = _CLASSES[name]
         shape, ignored = shape_of(args[0]), args[ignoring]
-        # The ignored class is one more valid number, and numbers between are accepted too.
+        # The ignored class is also valid, and the numbers in between are accepted too.
         classes = shape[min(1, len(shape) - 1)]
         yield args[at], min(0, ignored), max(classes - 1, ignored)
     elif name == "one_hot" and isinstance(args[1], int) and args[1] >= 0:
@@ -109,5 +111,5 @@ def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tupl
 
 
 def _base(node: Node) -> str:
-    """An operator's name: "index_select" for "aten.index_select.default"."""
+    """Return an operator's name: "index_select" for "aten.index_select.default"."""
     return node.operator.partition(".")[2].partition(".")[0]

@@ -1,10 +1,11 @@
-"""What a PyTorch model's Python code may decide on: numbers in its buffers, and constants.
+"""Make numbers in buffers, and constants, known to a PyTorch model's Python code during export.
 
-To `torch.export` the values of buffers are unknown, and a model that pads by a number of its
-buffers (EnCodec) or branches on one would be refused. Buffers are constants of the code, so while
-such a model is recorded, its integers and booleans of one element are plain attributes, and each
-use of one is a constant that PyTorch follows through computations. The same can be done with
-tensors that the model makes of nothing, such as the mask of a Longformer that is given none.
+`torch.export` does not know the values of buffers. It refuses a model that pads by a number in a
+buffer (EnCodec) or branches on one. Buffers are constants of the compiled code, so while such a
+model is recorded, its one-element integer and boolean buffers become plain attributes, and each use
+of one is a constant that PyTorch follows through computations. Tensors that the model creates from
+constants can be followed in the same way, such as the mask that Longformer makes if it is given
+none.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 
 from ..errors import UnsupportedError
 
-# The (module, name) at which a buffer is registered, once or more, by the buffer's identity. The
-# modules' entries keep the buffers, and so their identities, alive.
+# The (module, name) pairs under which a buffer is registered, by the buffer's id. The modules'
+# entries keep the buffers alive, so the ids stay valid.
 Numbers = Mapping[int, Sequence[tuple[Any, str]]]
 
-_MOST = 1 << 16  # elements of a constant that is followed
+_MOST = 1 << 16  # most elements of a constant that is followed
 _FILLED = {"zeros": 0, "ones": 1, "zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 
 _ASKING = frozenset("item tolist __bool__ __int__ __float__ __index__ __complex__".split())
@@ -31,7 +32,7 @@ _IN_PLACE = frozenset(
 
 
 def numbers_of(model: Any) -> Numbers:
-    """The buffers of a `Flat.module` that hold one integer or boolean."""
+    """Return the buffers of a `Flat.module` (`model`) that hold one integer or boolean."""
     own, *inner = model.modules()
     found: dict[int, list[tuple[Any, str]]] = {}
     for module in (*getattr(own, "models", (own,)), *inner):
@@ -46,7 +47,7 @@ def _is_whole(tensor: Any) -> bool:
 
 
 def decides(program: Any) -> bool:
-    """Whether a program makes a number of Python's of a tensor."""
+    """Return whether a program converts a tensor to a Python number."""
     import torch
 
     asked = torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default
@@ -55,9 +56,9 @@ def decides(program: Any) -> bool:
 
 @contextlib.contextmanager
 def knowing(numbers: Numbers) -> Iterator[None]:
-    """While this is active, the numbers are constants with known values.
+    """Make the `numbers` constants with known values inside the context.
 
-    Raises UnsupportedError if the model writes to one.
+    Raises UnsupportedError if the model writes to one of them.
     """
     import torch
 
@@ -89,17 +90,18 @@ def knowing(numbers: Numbers) -> Iterator[None]:
     finally:
         for module, name in places:
             module.__dict__.pop(name, None)
-        for module, buffers in before.items():  # in their order, which `state_dict` has, too
+        for module, buffers in before.items():  # restores the order, which `state_dict` shows
             module._buffers.clear()
             module._buffers.update(buffers)
 
 
 @contextlib.contextmanager
 def following() -> Iterator[list[Any]]:
-    """While this is active, PyTorch follows constants (`torch.ones`, `torch.arange` and the like)
-    of up to 65536 elements through computations; by itself, only those of one element that were
-    numbers. Gives a list of the numbers that PyTorch took from what was a constant before something
-    else was written to it: with any of these, the program is wrong.
+    """Let PyTorch follow constants (`torch.ones`, `torch.arange` and the like) of up to 65536
+    elements through computations inside the context. By default it follows only one-element
+    constants that were numbers. The context yields a list of the numbers that PyTorch read from a
+    former constant after other values were written to it. If the list is not empty, the program is
+    wrong.
     """
     import torch
     from torch._subclasses import fake_tensor
@@ -113,7 +115,7 @@ def following() -> Iterator[list[Any]]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             name = getattr(function, "__name__", "")
-            if name == "where":  # whose numbers PyTorch does not follow
+            if name == "where":  # PyTorch does not follow its numbers
                 args = [torch.tensor(x) if isinstance(x, (int, float)) else x for x in args]
             unknown = name in _ASKING and getattr(args[0], "constant", None) is None
             result = function(*args, **(kwargs or {}))
@@ -135,7 +137,7 @@ def following() -> Iterator[list[Any]]:
 
 
 def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
-    """The value of a constant that a call of PyTorch's makes; None if it does not."""
+    """Return the value of a constant that a PyTorch call creates; None for other calls."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -154,14 +156,14 @@ def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that a call of PyTorch's writes to."""
+    """Return the tensors that a PyTorch call writes to."""
     out = kwargs.get("out")
     written = list(out) if isinstance(out, (tuple, list)) else [out]
     return [*written, *args[:1]] if _writes(getattr(function, "__name__", "")) else written
 
 
 def _writes(name: str) -> bool:
-    """Whether a function of PyTorch's of this name changes its first argument."""
+    """Return whether the PyTorch function of this name changes its first argument."""
     if name.startswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
     return name.endswith("_")
@@ -169,6 +171,6 @@ def _writes(name: str) -> bool:
 
 def _written(module: Any, name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{type(module).__name__} writes to its buffer {name!r}, and compiled code changes "
+        f"{type(module).__name__} writes to its buffer {name!r}, but compiled code changes "
         "nothing: return the new value instead"
     )

@@ -1,4 +1,4 @@
-"""`load`: from a PyTorch model to a needle Module that computes the same."""
+"""`load` converts a PyTorch model to a needle Module that computes the same results."""
 
 from __future__ import annotations
 
@@ -29,31 +29,34 @@ def load(
     trusted: bool = False,
     check: bool = True,
 ) -> TorchModel:
-    """A PyTorch model as a needle Module, for inputs like these.
+    """Convert a PyTorch model to a needle Module for inputs like `inputs`.
 
     `model` is a `torch.nn.Module`, an `ExportedProgram` of `torch.export`, or the path of a file
-    (`.pt2`) that `torch.export.save` wrote. Reading a file runs no code from it; a file that needs
-    that is refused unless `trusted`. Without inputs, those that it was exported with are taken.
+    (`.pt2`) that `torch.export.save` wrote. Reading a file runs no code from it; a file that cannot
+    be read without running code is refused unless `trusted`. If no inputs are given, the example
+    inputs of the export are used.
 
-    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
-    dataclasses of them, and objects that hold them; numbers, strings and None are fixed. `dims`
-    gives axes of inputs a size that is not known: {"x": {0: needle.Dim("n", max=64)}}, or as
-    `dynamic_shapes` of `torch.export`; the module then takes any size in the dims' bounds.
+    `inputs` are the model's positional arguments and `kwargs` its keyword arguments: tensors;
+    tuples, lists, dicts and dataclasses of tensors; and objects that hold tensors. Numbers, strings
+    and None are fixed. `dims` leaves the size of some input axes open: for example,
+    {"x": {0: needle.Dim("n", max=64)}}, or the form of `torch.export`'s `dynamic_shapes`. The
+    module then accepts any size within the dims' bounds.
 
-    The module does what the model does in the mode that it is in: call `model.eval()` first for
-    inference. In training mode, batch norm takes the statistics of each call and writes its running
-    ones, and dropout is refused, for it draws random numbers. What `forward` writes to parameters
-    and buffers, each call of the module writes to its own. Attributes that `forward` changes from
-    call to call are refused by name.
+    The module behaves as the model does in its current mode: call `model.eval()` first for
+    inference. In training mode, batch norm uses each call's statistics and updates its running
+    statistics; dropout is refused, because it draws random numbers. If `forward` writes to
+    parameters or buffers, each call of the module writes to the module's copies. A model whose
+    `forward` changes other attributes from call to call is refused; the error names the attribute.
 
-    The weights are copied. They have PyTorch's shapes, and their names in its `state_dict`. Unless
-    `check` is False, the module is run on the inputs, and with dims at their least and largest
-    sizes, beside PyTorch; ModelError names the first node whose result differs.
+    The weights are copied. They keep PyTorch's shapes and the names of its `state_dict`. Unless
+    `check` is False, the module and the PyTorch model run on the inputs (with dims, at the least
+    and largest sizes) and their results are compared; a ModelError names the first node whose
+    result differs.
 
-    Raises ImportError without PyTorch; ModelError for a model that PyTorch itself does not run on
-    these inputs and a file that holds none; UnsupportedError for what cannot be exported, has no
-    converter, draws random numbers or has shapes that depend on values; DimError for dims that the
-    model does not have.
+    Raises ImportError without PyTorch; ModelError if PyTorch itself cannot run the model on these
+    inputs, or if the file holds no model; UnsupportedError if the model cannot be exported, uses an
+    operator that has no converter, draws random numbers, or has shapes that depend on values;
+    DimError for dims that the model cannot leave open.
 
     >>> import torch  # doctest: +SKIP
     >>> model = needle.torch.load(torch.nn.Linear(8, 4).eval(), torch.randn(3, 8))  # doctest: +SKIP
@@ -66,8 +69,8 @@ def load(
 
 @dataclass(frozen=True)
 class Loaded:
-    """A needle module, and what it is made of: PyTorch's model as a function of a list of tensors,
-    its functional program, and the inputs' extents."""
+    """A needle module and its sources: the PyTorch model as a function of a list of tensors, the
+    model's functional program, and the extents of the inputs."""
 
     module: TorchModel
     flat: Flat
@@ -82,7 +85,8 @@ def loaded(
     dims: Mapping[Any, Any] | Sequence[Any] | None = None,
     trusted: bool = False,
 ) -> Loaded:
-    """What `load` returns, not yet compared with PyTorch. Raises what `load` raises."""
+    """Convert a model as `load` does, without the comparison with PyTorch. Raises the errors of
+    `load`."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -98,7 +102,7 @@ def loaded(
         is_changed = bool(attributes.changed())
     if is_changed:
         check_settled(flat, tensors)
-    # Dims that were marked may have become one, or a number.
+    # Two dims may have become one dim, and a dim may have become a number.
     if wanted.dims:
         wanted = replace(wanted, shapes=[result.shape for _, result in program.inputs])
         check_ones(flat, functional, [write.target for write in program.writes], wanted)
@@ -115,8 +119,9 @@ def loaded(
 
 
 def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[Any, str]]:
-    """The arrays of a program's weights, and what each is, in the model's order. One that has
-    several names there is one array under each of them."""
+    """Return the arrays of a program's weights and their kinds ("parameter", "buffer", "unsaved"),
+    by name, in the model's order. A weight with several names in the model is one array under each
+    name."""
     signature = functional.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")
     found = {}
@@ -148,7 +153,7 @@ def check_tensors(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
 
 
 def _unreadable(tensor: Any) -> str | None:
-    """Why needle cannot hold a tensor; None if it can."""
+    """Return the reason why needle cannot hold a tensor, or None if it can."""
     import torch
 
     if torch.nn.parameter.is_lazy(tensor):

@@ -1,4 +1,4 @@
-"""Graphs that operators of control flow run, and loops whose number of iterations is known."""
+"""Run the graphs of control flow operators, and count the iterations of loops if they are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ WHILE_LOOP = "higher_order.while_loop.default"
 
 
 def run_body(body: Program, operands: Iterable[Any]) -> tuple[Any, ...]:
-    """What a graph returns for operands, of which sizes are those of the program around it."""
+    """Return the results of a graph `body` for its tensor `operands`. Operands that are not tensors
+    are left out: the body uses the sizes of the surrounding program."""
     given = [each for each in operands if isinstance(each, (Tensor, np.ndarray, Complex))]
     names = [name for name, _ in body.inputs]
     outputs, _ = Run(body, dict(zip(names, given, strict=True))).results([])
@@ -29,13 +30,14 @@ def run_body(body: Program, operands: Iterable[Any]) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """A result that is no tensor: None, or a size."""
+    """A result that is not a tensor: None or a size."""
 
     value: Any
 
 
 def as_tree(values: Iterable[Any]) -> tuple[Any, ...]:
-    """A program's values as needle's loops take them: a complex tensor as a list of its parts."""
+    """Return a program's `values` in the form that needle's loops take, where a complex tensor is a
+    list of its parts."""
     return tuple(map(_opened, values))
 
 
@@ -46,7 +48,7 @@ def _opened(value: Any) -> Any:
 
 
 def of_tree(values: Iterable[Any]) -> tuple[Any, ...]:
-    """A program's values that `as_tree` made these of."""
+    """Return the program's values from which `as_tree` made `values`."""
     return tuple(
         Complex(*value)
         if isinstance(value, list)
@@ -58,10 +60,12 @@ def of_tree(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def known_trips(condition: Program, body: Program, operands: Sequence[Any]) -> int | None:
-    """How often a while_loop runs its body, if that depends on constants alone; else None.
+    """Return the number of iterations of a while_loop, or None if it does not depend on constants
+    alone.
 
-    `operands` are the first values of what is carried and what is only read, None if unknown.
-    UnsupportedError beyond the budget.
+    `condition` and `body` are the loop's graphs. `operands` are the initial values that the loop
+    carries, then the values that it only reads; None if unknown. Raises UnsupportedError if the
+    number of iterations exceeds the budget.
     """
     if len(operands) != len(condition.inputs):
         return None  # some operands are sizes
@@ -96,7 +100,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _reached(program: Program, outputs: Sequence[Any]) -> set[int]:
-    """The numbers of the inputs that these outputs depend on."""
+    """Return the numbers of the program's inputs that these outputs depend on."""
     part = dataclasses.replace(program, outputs=tuple(outputs)).live
     used = {name for each in part.outputs for name in refs(each)}
     used |= {name for node in part.nodes for name in refs(node.args)}

@@ -1,4 +1,4 @@
-"""TorchModel: a PyTorch program as a needle Module."""
+"""`TorchModel` is a PyTorch program as a needle Module."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ class Part(Module):
 
 
 class TorchModel(Part):
-    """A PyTorch program: called with Tensors as the PyTorch model is called with its tensors.
+    """A PyTorch program as a needle Module, called with the arguments of the PyTorch model. It
+    returns the structure that the PyTorch model returns, with needle Tensors for tensors and dicts
+    for dataclasses.
 
-    It returns what that returns, with Tensors for tensors and dicts for dataclasses. Parameters and
-    floating buffers have their names in PyTorch's `state_dict`, and PyTorch's shapes; buffers of
-    whole numbers that the program does not write are constants. What the program writes to
-    parameters and buffers is written here, too, by each call outside a trace.
+    Parameters and floating-point buffers have the names and shapes of PyTorch's `state_dict`;
+    integer buffers that the program does not write are constants. If the program writes to
+    parameters or buffers, each call outside a trace writes to the module's.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class TorchModel(Part):
     ) -> None:
         super().__init__()
         self._program, self._arguments, self._output_tree = program, list(arguments), output_tree
-        made: dict[int, Tensor] = {}  # by the identities of arrays
+        made: dict[int, Tensor] = {}  # by the id of the array
         for name, (array, kind) in weights.items():
             if id(array) not in made:
                 is_learned = kind == "parameter"
@@ -64,16 +65,16 @@ class TorchModel(Part):
     def load_state_dict(
         self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
     ) -> IncompatibleKeys:
-        """As `Module.load_state_dict`. A PyTorch `state_dict` is taken whole: tensors that the
-        program does not read are left out, and those that became constants must have the values
-        that they had. ValueError for other values."""
+        """Load `values` with the `strict` and `layout` of `Module.load_state_dict`. A whole PyTorch
+        `state_dict` is accepted: tensors that the program does not read are ignored. Tensors that
+        became constants of the program must keep their values; ValueError if they differ."""
         if not isinstance(values, Mapping):
             return super().load_state_dict(values, strict, layout)
         for name, constant in self._program.fixed.items():
             if name in values and constant is not None:
                 given = NDArray(values[name]).numpy()
                 if given.shape != constant.shape or not np.array_equal(given, constant):
-                    self._refuse_state(f"{name!r} is a constant of the program, of other values")
+                    self._refuse_state(f"{name!r} is a constant of the program; its values differ")
         held = {n: each for n, each in values.items() if n not in self._program.fixed}
         return super().load_state_dict(held, strict, layout)
 
@@ -92,7 +93,7 @@ class TorchModel(Part):
             holder._unsaved = holder._unsaved | {last}
 
     def _place(self, name: str) -> tuple[Module, str]:
-        """The module that holds a weight, and the weight's name there."""
+        """Return the module that holds a weight, and the weight's name in that module."""
         *path, last = name.split(".")
         return functools.reduce(lambda holder, part: vars(holder)[part], path, self), last
 
@@ -117,23 +118,23 @@ class TorchModel(Part):
         return [write.target for write in self._program.writes]
 
     def weight_named(self, name: str) -> Tensor:
-        """The parameter or buffer of that name."""
+        """Return the parameter or buffer called `name`."""
         holder, last = self._place(name)
         found: Tensor = vars(holder)[last]
         return found
 
     def is_unsaved(self, name: str) -> bool:
-        """Whether the weight of that name is not in `state_dict`."""
+        """Return whether the weight called `name` is missing from `state_dict`."""
         holder, last = self._place(name)
         return last in holder._unsaved
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the PyTorch model returns for these arguments."""
+        """Return the PyTorch model's results for these arguments."""
         inputs = flattened(self._arguments, args, kwargs)
         outputs, written = self.functional(inputs)
         for name, value in zip(self.written, written, strict=True):
             holder, last = self._place(name)
-            if state.trace is not None:  # which refuses, and names it
+            if state.trace is not None:  # the trace refuses the write and names the weight
                 setattr(holder, last, value)
             vars(holder)[last].data = value.detach()
         return trees.unflatten(_as_dicts(self._output_tree), iter(outputs))
@@ -141,12 +142,12 @@ class TorchModel(Part):
     def functional(
         self, inputs: Sequence[Any], weights: Mapping[str, Tensor] | None = None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The output tensors, and the new values of what is `written`, for a flat list of inputs.
-        `weights` take the place of the module's own."""
+        """Return the output tensors, and the new values of the `written` weights, for a flat list
+        of `inputs`. `weights` replace the module's own, by name."""
         given = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
         program = self._program
         if len(given) != len(program.inputs):
-            raise ModelError(f"takes {len(program.inputs)} tensors, was given {len(given)}")
+            raise ModelError(f"expected {len(program.inputs)} tensors, got {len(given)}")
         values: dict[str, Any] = {
             name: x for (name, _), x in zip(program.inputs, given, strict=True)
         }
@@ -170,7 +171,7 @@ def _signature(arguments: Sequence[Mapping[str, Any]]) -> inspect.Signature:
 
 
 class _Argument(inspect.Parameter):
-    """A parameter whose name need not be an identifier."""
+    """A signature parameter whose name need not be an identifier."""
 
     __slots__ = ("_given",)
 
@@ -185,7 +186,8 @@ class _Argument(inspect.Parameter):
 
 
 def _as_dicts(tree: Any) -> Any:
-    """A tree in the kinds that `needle.common.tree` knows: objects become dicts of their parts."""
+    """Return a tree of the kinds that `needle.common.tree` has: objects become dicts of their
+    parts."""
     if tree == trees.LEAF:
         return tree
     ((kind, parts),) = tree.items()

@@ -1,4 +1,4 @@
-"""The forms in which `load` takes a model: a module, an exported program, or its file."""
+"""The kinds of models that `load` accepts: a module, an exported program, or the program's file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from . import archive
 def module_of(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], trusted: bool = False
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-    """The model as a `torch.nn.Module`, and its example arguments.
+    """Return the model as a `torch.nn.Module`, and its example arguments.
 
-    `model` is a module, an `ExportedProgram`, or the path of a file of one (`.pt2`). Only a
-    `trusted` file may run code (`archive`). A program's own example arguments are used where none
-    are given. Raises UnsupportedError for another model, and ModelError for a file that holds no
-    program or could run code.
+    `model` is a module, an `ExportedProgram`, or the path of a program's file (`.pt2`). Only a
+    `trusted` file may run code (`archive`). If neither `args` nor `kwargs` are given, the program's
+    own example arguments are used. Raises UnsupportedError for another kind of model, and
+    ModelError for a file that holds no program or could run code.
     """
     import torch
 
@@ -29,7 +29,7 @@ def module_of(
     if isinstance(model, torch.export.ExportedProgram):
         if not args and not kwargs and model.example_inputs is not None:
             args, kwargs = model.example_inputs
-        # Its guards are of the sizes that it was exported for; an export of it has its own.
+        # The program's guards check the sizes of its own export; our export makes new guards.
         return model.module(check_guards=False), args, kwargs
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""What the nodes of PyTorch's graphs (`torch.fx`) are. Imports PyTorch when called."""
+"""Properties of nodes in PyTorch's graphs (`torch.fx`). Imports PyTorch when called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def name_of(target: Any) -> str:
-    """An operator's name, "aten.add.Tensor", or "operator.add.default" for Python's functions."""
+    """Return an operator's name: "aten.add.Tensor", or "operator.add.default" for Python's
+    functions."""
     import torch
 
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -20,20 +21,20 @@ def name_of(target: Any) -> str:
 
 
 def path_of(node: Any) -> str:
-    """The path of the module that a node comes from."""
+    """Return the path of the module that a node comes from."""
     stack = node.meta.get("nn_module_stack") or {}
     found = [path for path, _ in stack.values()]
     return found[-1].removeprefix("L['self'].") if found else ""
 
 
 def extents_of(value: Any) -> list[Any]:
-    """The extents of a tensor, or of all tensors in a tuple."""
+    """Return the extents of a tensor, or of all tensors in a tuple."""
     parts = value if isinstance(value, (tuple, list)) else [value]
     return [n for part in parts for n in getattr(part, "shape", ())]
 
 
 def is_number(node: Any) -> bool:
-    """Whether a node is a number of Python's, or computes one."""
+    """Return whether a node is or computes a Python number."""
     import torch
 
     value = node.meta.get("val")
@@ -43,7 +44,7 @@ def is_number(node: Any) -> bool:
 
 
 def number_dtype(value: Any) -> str:
-    """The dtype of a tensor in the place of a number of Python's that values decide."""
+    """Return the dtype of the tensor that replaces a Python number computed from values."""
     import torch
 
     if isinstance(value, torch.SymInt):
@@ -52,14 +53,14 @@ def number_dtype(value: Any) -> str:
 
 
 def is_random(target: Any) -> bool:
-    """Whether an operator may draw random numbers."""
+    """Return whether an operator may draw random numbers."""
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def is_draw(node: Any) -> bool:
-    """Whether a node draws random numbers."""
+    """Return whether a node draws random numbers."""
     return (
         node.op == "call_function"
         and is_random(node.target)
@@ -68,7 +69,8 @@ def is_draw(node: Any) -> bool:
 
 
 def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator that may draw random numbers does so with these arguments."""
+    """Return whether the operator `target`, which may draw random numbers, draws with `args` and
+    `kwargs`."""
     names = [each.name for each in target._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     for argument in target._schema.arguments:
@@ -81,7 +83,7 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def is_complex(node: Any) -> bool:
-    """Whether a node takes or returns complex numbers."""
+    """Return whether a node takes or returns complex numbers."""
     import torch
 
     leaves = torch.utils._pytree.tree_leaves(
@@ -99,13 +101,13 @@ def _dtype_of(value: Any) -> Any:
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node makes the same tensor at each call, from numbers alone."""
+    """Return whether a node makes the same tensor at each call, because it has no tensor inputs."""
     return not node.all_input_nodes and not is_random(node.target)
 
 
 def live_nodes(graph: Any) -> list[Any]:
-    """The nodes that the results of a graph depend on, and its placeholders. Assertions are not
-    among them: guards on sizes are checked elsewhere, and compiled code raises nothing for values.
+    """Return the placeholders of a graph and the nodes that its results depend on. Assertions are
+    left out: guards on sizes are checked elsewhere, and compiled code does not check values.
     """
     used: set[Any] = set()
     found = []

@@ -1,4 +1,4 @@
-"""What converters of PyTorch operators share: operands of one dtype, axes, numbers."""
+"""Helpers of the converters of PyTorch operators: common dtypes of operands, axes, numbers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .program import Node
 
 Number = bool | int | float
 _RANKS = {"bool": 0, "int": 1, "float": 2}  # PyTorch's categories of dtypes
-_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32"}  # of Python's numbers
+_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32"}  # the dtypes of Python numbers
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether an argument is a tensor, known or not."""
+    """Return whether an argument is a tensor, with a known value or not."""
     return isinstance(value, (Tensor, np.ndarray))
 
 
 def category(dtype: str) -> str:
-    """PyTorch's category of a dtype: "bool", "int" or "float"."""
+    """Return PyTorch's category of a `dtype`: "bool", "int" or "float"."""
     return "bool" if dtype == "bool" else "float" if dtype in FLOATING else "int"
 
 
 def promoted_dtype(*operands: Any) -> str:
-    """The dtype that operands are brought to, by PyTorch's rules (torch.result_type): a tensor of
-    no axis decides only if its category is higher than those of the others, and a number of
-    Python's only if its category is higher than those of all tensors."""
-    levels: list[str | None] = [None, None, None]  # of tensors with axes, without, of numbers
+    """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A tensor
+    without axes counts only if its category is higher than that of all tensors with axes, and a
+    Python number only if its category is higher than that of all tensors."""
+    levels: list[str | None] = [None, None, None]  # of tensors with axes, without axes, of numbers
     for each in operands:
         if each is None:
             continue
@@ -58,20 +58,20 @@ def _rank(dtype: str) -> int:
 
 
 def _joined(a: str, b: str) -> str:
-    """The common dtype of two tensors: that of the higher category, else NumPy's, but for a
-    floating type, which PyTorch widens by as little."""
+    """Return the common dtype of two tensors: the dtype of the higher category or, in one category,
+    the common dtype of `result_type`."""
     if category(a) != category(b):
         return a if _rank(a) > _rank(b) else b
     return result_type(a, b)
 
 
 def dtype_name(value: Value) -> str:
-    """The name of a tensor's dtype."""
+    """Return the name of a tensor's dtype."""
     return value.dtype if isinstance(value, Tensor) else value.dtype.name
 
 
 def cast(value: Any, dtype: str) -> Tensor:
-    """A tensor, a number or a size as a Tensor of a dtype."""
+    """Return a tensor, a number or a size as a Tensor of `dtype`."""
     if not is_tensor(value):
         return number(value, dtype)
     found = tensor(value)
@@ -79,7 +79,7 @@ def cast(value: Any, dtype: str) -> Tensor:
 
 
 def number(value: Any, dtype: str) -> Tensor:
-    """A number of Python's, or a size, as a Tensor of no axis."""
+    """Return a Python number or a size as a Tensor of `dtype` without axes."""
     if isinstance(value, Expression):
         from ..conversion.values import size_tensor
 
@@ -89,27 +89,29 @@ def number(value: Any, dtype: str) -> Tensor:
 
 
 def promoted(node: Node, *operands: Any) -> list[Tensor]:
-    """The operands as Tensors of the dtype that PyTorch computes in."""
+    """Return the `operands` as Tensors of the dtype that PyTorch computes in."""
     dtype = promoted_dtype(*operands)
     return [cast(each, dtype) for each in operands]
 
 
 def floating(x: Value) -> Tensor:
-    """A tensor as one of a floating dtype: others become float32, as PyTorch's functions do."""
+    """Return a tensor with a floating dtype; other dtypes become float32, as in PyTorch's
+    functions."""
     found = tensor(x)
     return found if found.dtype in FLOATING else ops.cast(found, "float32")
 
 
 def wide(x: Value) -> Tensor:
-    """A tensor in the dtype that PyTorch computes it in: halves in float32, which are rounded once
-    at the end."""
+    """Return a tensor in the dtype that PyTorch computes in: halves become float32 and are rounded
+    once at the end."""
     found = tensor(x)
     return ops.cast(found, "float32") if is_half(found.dtype) else found
 
 
 def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
-    """PyTorch's axes (one, several, or None or none of them for all) counted from the front. A
-    tensor of no axis has the axes 0 and -1, along which it has one element."""
+    """Return PyTorch's axes `dim` (one axis, several, or None or () for all), counted from the
+    front. PyTorch also accepts the axes 0 and -1 for a tensor without axes; the result is then
+    ()."""
     ndim = len(x.shape)
     if not ndim or dim is None or dim == ():
         return tuple(range(ndim))
@@ -117,14 +119,14 @@ def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
 
 
 def with_axis(x: Value) -> Tensor:
-    """A tensor of no axis as one of one element; others as they are."""
+    """Return a tensor without axes with one axis of one element; other tensors are unchanged."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
 
 
 def permuted(x: Tensor, order: Any) -> Tensor:
-    """A tensor with its axes in this order. Where axes of extent 1 alone move, its elements stay
-    where they are in memory, and it is the same in another shape."""
+    """Return a tensor with its axes in this `order`. If only axes of extent 1 move, the elements
+    stay where they are in memory and the tensor is reshaped."""
     axes = [axis % x.ndim for axis in order]
     moved = [axis for axis in axes if not same(x.shape[axis], 1)]
     if moved == sorted(moved) and axes != sorted(axes):
@@ -133,7 +135,7 @@ def permuted(x: Tensor, order: Any) -> Tensor:
 
 
 def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
-    """What a function makes of these operands; halves are computed in float32 and rounded once."""
+    """Apply a `function` to `operands`. Halves are computed in float32 and rounded once."""
     dtype = next(each.dtype for each in operands if each is not None)
     if not is_half(dtype):
         return function(*operands)
@@ -144,15 +146,16 @@ def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
 
 
 def arithmetic(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
-    """One operation of tensors and numbers in the dtype of a node's result. Halves beside what they
-    do not hold, a number or a wider tensor of no axis, are computed in float32 and rounded once."""
+    """Apply one operation to tensors and numbers in the dtype of a node's result. Halves are
+    computed in float32 and rounded once if an operand is a number or a wider tensor without axes
+    whose value a half may not hold."""
     if is_half(node.dtype) and any(_is_finer(each, node.dtype) for each in operands):
         return computed(node, function, *operands)
     return function(*(cast(each, node.dtype) for each in operands))
 
 
 def computed(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
-    """What a function makes of tensors and numbers in the dtype of a node's result; halves are
+    """Apply a `function` to tensors and numbers in the dtype of a node's result. Halves are
     computed in float32 and rounded once."""
     dtype = "float32" if is_half(node.dtype) else node.dtype
     return cast(function(*(cast(each, dtype) for each in operands)), node.dtype)

@@ -1,4 +1,4 @@
-"""Comparison of a loaded module with PyTorch, on the example inputs and at other sizes."""
+"""Compare a loaded module with PyTorch, on the example inputs and at other sizes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from .refusals import first_line
 from .silence import no_warnings
 from .structure import Flat
 
-# Relative to the largest element of a tensor: what may be left of the last bits after a network.
+# Tolerances relative to a tensor's largest element, for the rounding of a whole network.
 _CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
 
-# Operators whose results PyTorch does not determine: bases of vectors, and which of several equal
-# elements is placed.
+# Operators whose results PyTorch leaves open: bases of vectors, and the order of equal elements.
 _DECOMPOSING = frozenset(
     f"aten.{name}" for name in "linalg_eigh _linalg_eigh linalg_svd _linalg_svd linalg_qr".split()
 )
@@ -36,7 +35,7 @@ _PLACING = frozenset(
     f"aten.{name}" for name in "kthvalue median nanmedian mode topk sort argsort".split()
 )
 
-# Those whose results have no values yet.
+# Operators whose results have no defined values.
 _UNSET = frozenset(
     f"aten.{name}"
     for name in "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
@@ -44,10 +43,12 @@ _UNSET = frozenset(
 
 
 def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
-    """Raise ModelError that names the first node whose result is not PyTorch's, and DimError for a
-    model that is another one at some size of the dims.
+    """Compare a `model` with PyTorch. Raises ModelError, which names the first node whose result
+    differs from PyTorch's, and DimError if the PyTorch model computes something else at some size
+    of the dims.
 
-    The module is run on the example, and with dims at their least and largest sizes.
+    The module runs on the example (`flat` and `functional` are PyTorch's model and program) and, if
+    `asked` has dims, at their least and largest sizes.
     """
     dims = asked.dims
     ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
@@ -68,28 +69,30 @@ def compare(
     wanted: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> None:
-    """Compare what a module has returned, and then written, for these inputs with PyTorch's, which
-    is `wanted`. `sizes` are those of dims in the inputs. Raises what `check` raises."""
+    """Compare the results `found` of a `model` for these `inputs`, then the values that it wrote,
+    with PyTorch's values `wanted`. `functional` is PyTorch's program, `sizes` are the sizes of dims
+    in the inputs. Raises the errors of `check`."""
     if are_close(found, wanted):
         return
     results = name_difference(model, functional, inputs)
     if sizes and not are_close(results, wanted):
         raise DimError(
-            f"dims: at {described(sizes)} the model is another than at other sizes: load it for "
-            "that size by itself"
+            f"dims: at {described(sizes)} the model differs from other sizes: load it for "
+            "that size separately"
         )
 
 
 def described(sizes: Mapping[str, int]) -> str:
-    """Sizes in words: "n = 1, m = 2"."""
+    """Return `sizes` in words: "n = 1, m = 2"."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def of_pytorch(
     flat: Flat, inputs: Sequence[Any], written: Sequence[str], sizes: Mapping[str, int]
 ) -> list[np.ndarray]:
-    """What PyTorch returns for these tensors, and then the values of what it has `written`. Runs on
-    copies. Raises ModelError if the model fails."""
+    """Return PyTorch's results for these `inputs`, then the values of the `written` parameters and
+    buffers. The model of `flat` runs on copies. Raises ModelError if it fails; the message names
+    the `sizes`."""
     import torch
 
     state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
@@ -114,7 +117,8 @@ def of_pytorch(
 
 
 def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[Any, Any], list[np.ndarray]]:
-    """The values of a program's nodes, run in PyTorch, and what `of_pytorch` returns."""
+    """Run a program in PyTorch. Return the values of its nodes, and its results and written values
+    in the order of `of_pytorch`."""
     import torch
 
     signature, arguments, given = functional.graph_signature, [], iter(inputs)
@@ -135,22 +139,25 @@ def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[Any, Any],
 
 
 def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are others, but for the rounding of a network's operations."""
+    """Return whether the arrays `found` equal `wanted` up to the rounding of a network's
+    operations."""
     return len(found) == len(wanted) and all(map(is_close, found, wanted))
 
 
 def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether an array is another one, but for the rounding of a network's operations."""
+    """Return whether the array `found` equals `wanted` up to the rounding of a network's
+    operations."""
     if found is None or wanted is None:
         return False
     return difference(found, wanted, scale=1e-30, rtol=_CLOSE.get(found.dtype.name)) is None
 
 
 def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
-    result differs. Without one, only rounding has added up, or results depend on which of equal
-    elements is taken, of which it warns: returns PyTorch's results of the program, as `of_pytorch`
-    those of the model."""
+    """Compare a `model` with PyTorch's program `functional` node by node, each on PyTorch's own
+    values for `inputs`. Raises ModelError, which names the first node whose result differs. If no
+    node differs, only rounding has added up, or the results depend on which of several equal
+    elements is selected; the second case gives a warning. Return the program's results in PyTorch,
+    in the order of `of_pytorch`."""
     env, results = run_program(functional, inputs)
     values = {node.name: _value(each) for node, each in env.items()}
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
@@ -162,7 +169,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
         if what is not None and node.name in theirs:
             exact = _in_float64(theirs[node.name], env)
             if exact is not None and _difference(call, values | {node.name: exact}, model) is None:
-                continue  # PyTorch's own rounding: it keeps places of halves as halves
+                continue  # PyTorch's own rounding: it stores positions as halves
         if what is not None:
             kind = node.operator.rpartition(".")[0]
             if kind in _UNSET:
@@ -172,21 +179,22 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                 continue
             if kind in _DECOMPOSING:
                 raise UnsupportedError(
-                    f"{node}: needle's result is another one than PyTorch's (vectors may have "
-                    f"either sign, and any basis where values are equal): {what}"
+                    f"{node}: needle's result differs from PyTorch's (vectors may have "
+                    f"either sign, and equal values any basis): {what}"
                 )
             raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
     if tied:
         warnings.warn(
-            f"{tied[0]}: of equal elements needle takes others than PyTorch does, which does not "
-            "say which it takes: results that depend on that differ from PyTorch's",
+            f"{tied[0]}: of equal elements needle selects others than PyTorch, whose choice is not "
+            "documented: results that depend on the choice differ from PyTorch's",
             stacklevel=5,
         )
     return results
 
 
 def _places_equals(node: Node, values: Mapping[str, Any], model: TorchModel) -> bool:
-    """Whether a node's results differ from PyTorch's in the places of equal elements alone."""
+    """Return whether a node's results differ from PyTorch's only in the positions of equal
+    elements."""
     run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
     with no_grad():
         made = convert(node, run.value(node.args))
@@ -196,7 +204,8 @@ def _places_equals(node: Node, values: Mapping[str, Any], model: TorchModel) -> 
 
 
 def _in_float64(node: Any, env: Mapping[Any, Any]) -> Any:
-    """The results of a node that PyTorch computes in float64 and then rounds; None if it cannot."""
+    """Compute a node in PyTorch in float64, then round the results. Return None if PyTorch
+    cannot."""
     import torch
 
     def widened(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A functional PyTorch program as plain Python objects, free of PyTorch: what converters read."""
+"""A functional PyTorch program as plain Python objects without PyTorch; converters read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ref(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What PyTorch says of a tensor: its extents (ints and expressions of dims) and its dtype."""
+    """A tensor's extents (ints and expressions of dims) and dtype, as PyTorch recorded them."""
 
     shape: tuple[Any, ...]
     dtype: str
@@ -31,11 +31,12 @@ class Result(NamedTuple):
 class Node(NamedNode):
     """One call of an operator.
 
-    `args` has a value for every argument of the operator's schema, in its order, with the defaults
-    filled in: a Ref for a tensor, tuples in the place of lists, the names of needle's dtypes, and
-    None for a layout, a device, a memory format and a generator. `given` are the positions of those
-    that are not at their defaults, with their names. `results` are the tensors that it returns
-    (None for one that is not a tensor), as a tuple if `several`. `path` is the module's.
+    `args` has a value for every argument of the operator's schema, in the schema's order and with
+    defaults filled in: a Ref for a tensor, a tuple for a list, the name of needle's dtype for a
+    dtype, and None for a layout, a device, a memory format or a generator. `given` has the position
+    and name of each argument that is not at its default. `results` describes the returned tensors,
+    with None for a result that is not a tensor; if `several`, the operator returns a tuple. `path`
+    is the path of the module that made the call.
     """
 
     name: str
@@ -64,14 +65,14 @@ class Node(NamedNode):
     def _first(self) -> Result:
         first = self.results[0]
         if first is None:
-            raise self.unsupported("its first result is no tensor")
+            raise self.unsupported("its first result is not a tensor")
         return first
 
     def result(self, index: int) -> Result:
-        """What PyTorch says of the tensor result at `index`."""
+        """Return the shape and dtype of the tensor result at `index`."""
         found = self.results[index]
         if found is None:
-            raise self.unsupported(f"its result {index} is no tensor")
+            raise self.unsupported(f"its result {index} is not a tensor")
         return found
 
 
@@ -85,14 +86,14 @@ class Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Nodes in an order in which each comes after those whose results it takes. The bodies of loops
-    and the branches of conditions are programs, too: arguments of nodes of a program.
+    """A list of nodes in which each node comes after the nodes whose results it uses. Loop bodies
+    and condition branches are programs, too; they are arguments of a node.
 
-    `inputs` are (name, Result) of the tensors of a call; `weights` the names in `state_dict` by the
-    names of values; `constants` known values. `outputs` are Refs and constants of Python.
-    `dims` are those in the extents of the inputs: each is the whole extent of one of their axes.
-    `fixed` are the other tensors of the PyTorch model's `state_dict`: constants of the program by
-    their values, and None for those that it does not read.
+    `inputs` are (name, Result) pairs of a call's tensors. `weights` maps the names of values to
+    names in `state_dict`, and `constants` maps names to known values. `outputs` are Refs and Python
+    constants. `dims` are the dims in the inputs' extents; each is the whole extent of at least one
+    axis. `fixed` has the other tensors of the PyTorch model's `state_dict`: the value of each
+    tensor that became a constant, and None for a tensor that the program does not read.
     """
 
     inputs: tuple[tuple[str, Result], ...]
@@ -127,11 +128,11 @@ class Program:
         )
 
     def sizes(self, shapes: list[tuple[Any, ...]]) -> dict[Dim, Any]:
-        """The extent that each dim has in a call with inputs of these shapes."""
+        """Return the size of each dim in a call whose inputs have these `shapes`."""
         return sizes_in([spec.shape for _, spec in self.inputs], shapes)
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything but the values of weights."""
+        """Return the SHA-256 of everything but the values of weights."""
         digest = hashlib.sha256()
         for name, array in self.constants.items():
             digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
@@ -145,7 +146,7 @@ class Program:
 
 
 def refs(value: Any) -> list[str]:
-    """The names of the values that an argument refers to, also inside tuples."""
+    """Return the names of the values that an argument refers to, also inside tuples."""
     if isinstance(value, Ref):
         return [value.name]
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""From a functional graph of PyTorch's (`torch.fx`) to a `Program`. Imports PyTorch when called."""
+"""Read a functional graph of PyTorch (`torch.fx`) into a `Program`. Imports PyTorch when called."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .nodes import (
 from .program import Node, Program, Ref, Result, Write
 from .symbols import Symbols
 
-_LARGEST_FOLDED = 1 << 24  # elements of a constant that is computed when a model is loaded
+_LARGEST_FOLDED = 1 << 24  # most elements of a constant that is computed at load time
 
 
 def program_of(exported: Any, symbols: Symbols) -> Program:
-    """The program of a functional `ExportedProgram`.
+    """Return the program of a functional `ExportedProgram`.
 
-    Raises UnsupportedError that lists the operators without a converter, and for inputs or outputs
-    that are no tensors.
+    Raises UnsupportedError, which lists the operators without a converter, and for inputs or
+    outputs that are not tensors.
     """
     from torch.export.graph_signature import InputKind, OutputKind
 
@@ -55,7 +55,7 @@ def program_of(exported: Any, symbols: Symbols) -> Program:
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             held = exported.constants[spec.target]
         else:
-            raise UnsupportedError(f"the program takes {name!r}, which is no tensor")
+            raise UnsupportedError(f"the program takes {name!r}, which is not a tensor")
         constants[name] = held
     reader = _Reader(exported.graph, symbols, constants)
     kinds = {
@@ -76,7 +76,7 @@ def program_of(exported: Any, symbols: Symbols) -> Program:
 
 
 def _fixed(exported: Any, program: Program) -> dict[str, Any]:
-    """The tensors of a model's `state_dict` that are no weights of its program."""
+    """Return the tensors of a model's `state_dict` that are not weights of its program."""
     read = {node.name for node in exported.graph.nodes if node.op == "placeholder" and node.users}
     names = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs}
     weights = set(program.weights.values())
@@ -90,27 +90,28 @@ def _fixed(exported: Any, program: Program) -> dict[str, Any]:
 def graph_program(
     graph: Any, symbols: Symbols, weights: Mapping[str, str], known: Mapping[str, Any]
 ) -> Program:
-    """The program of a functional graph of `torch.fx` that returns a tuple. Its placeholders are
-    the inputs, but for `weights` and `known` tensors, by name.
+    """Return the program of a functional `torch.fx` graph that returns a tuple. The graph's
+    placeholders are the inputs, except those named in `weights` and those whose tensors are
+    `known`.
 
-    Raises UnsupportedError that lists the operators without a converter.
+    Raises UnsupportedError, which lists the operators without a converter.
     """
     reader = _Reader(graph, symbols, known)
     return reader.program(weights, reader.returned(), ())
 
 
 def is_weight(tensor: Any) -> bool:
-    """Whether a buffer is a weight; whole numbers, truth values and single numbers are constants,
-    which operators may need to know."""
+    """Return whether a buffer is a weight. Buffers of integers, booleans and single numbers are
+    constants, because operators may need their values."""
     return bool(tensor.is_floating_point() and tensor.ndim)
 
 
 class _Reader:
-    """Reads the nodes of a graph. What depends on constants alone is computed at once."""
+    """A reader of a graph's nodes. Nodes that depend only on constants are computed at once."""
 
     def __init__(self, graph: Any, symbols: Symbols, constants: Mapping[str, Any]) -> None:
         self._graph, self._symbols = graph, symbols
-        self._known: dict[str, Any] = dict(constants)  # tensors of PyTorch's
+        self._known: dict[str, Any] = dict(constants)  # PyTorch tensors
         self._nodes: list[Node] = []
         self._bodies: dict[str, Program] = {}
         self._live = live_nodes(graph)
@@ -124,7 +125,8 @@ class _Reader:
                 raise UnsupportedError(f"the program has a node of kind {node.op}")
 
     def _take(self, node: Any) -> None:
-        """An attribute of the graph's module: a graph that another node runs, or a constant."""
+        """Read an attribute of the graph's module: a graph that another node runs, or a
+        constant."""
         held = operator.attrgetter(node.target)(self._graph.owning_module)
         if hasattr(held, "graph"):
             self._bodies[node.name] = _Reader(held.graph, self._symbols, {}).body()
@@ -132,12 +134,12 @@ class _Reader:
             self._known[node.name] = held
 
     def returned(self) -> list[Any]:
-        """What the graph returns."""
+        """Return the values that the graph returns."""
         (node,) = [each for each in self._graph.nodes if each.op == "output"]
         return [self._left(each) for each in node.args[0]]
 
     def _left(self, value: Any) -> Any:
-        """What the graph returns for a value: for a complex one, its parts (..., 2)."""
+        """Return the output for a value: a complex tensor is returned as its parts (..., 2)."""
         import torch
 
         ref = self._argument(value)
@@ -150,13 +152,14 @@ class _Reader:
         return Ref(name)
 
     def _parts(self, value: Any) -> Result:
-        """What PyTorch says of the parts (..., 2) of a complex tensor."""
+        """Return the shape and dtype of the parts (..., 2) of a complex tensor."""
         whole = self._result(value)
         assert whole is not None, "it is a tensor"
         return Result((*whole.shape, 2), real_dtype(whole.dtype))
 
     def _entering(self, weights: Mapping[str, str]) -> dict[str, Node]:
-        """The nodes that make complex tensors of the parts which enter the program, by name."""
+        """Return the nodes that assemble complex tensors from the parts that enter the program, by
+        name."""
         import torch
 
         values = {
@@ -174,7 +177,7 @@ class _Reader:
     def program(
         self, weights: Mapping[str, str], outputs: Iterable[Any], writes: Iterable[Write]
     ) -> Program:
-        """The program with these outputs."""
+        """Return the program with these outputs."""
         entering = self._entering(weights)
 
         def entry(name: str) -> str:
@@ -199,7 +202,7 @@ class _Reader:
         ).live
 
     def body(self) -> Program:
-        """The program of a graph that a node runs, with its tensor inputs in their order."""
+        """Return the program of a graph that a node runs, with its tensor inputs in their order."""
         (node,) = [each for each in self._graph.nodes if each.op == "output"]
         (given,) = node.args
         returned = tuple(given) if isinstance(given, (tuple, list)) else (given,)
@@ -213,7 +216,8 @@ class _Reader:
         return Program(tuple(inputs), {}, constants, tuple(self._nodes), outputs).live
 
     def _input(self, node: Any) -> Result | None:
-        """What a body's placeholder is: also a number that a loop carries, which is a tensor."""
+        """Return the shape and dtype of a body's placeholder. A number that a loop carries is a
+        tensor, too."""
         if is_number(node) and not self._is_size(node):
             return Result((), number_dtype(node.meta["val"]))
         return self._result(node.meta["val"])
@@ -226,7 +230,7 @@ class _Reader:
         )
         if missing:
             kind = "operators" if len(missing) > 1 else "operator"
-            raise UnsupportedError(f"needle has not the {kind} {', '.join(missing)}")
+            raise UnsupportedError(f"needle does not have the {kind} {', '.join(missing)}")
 
     def _is_known_kind(self, node: Any) -> bool:
         if node.target is operator.getitem or self._is_size(node):
@@ -253,8 +257,8 @@ class _Reader:
         self._nodes.append(Node(node.name, name, args, results, several, path_of(node), given))
 
     def _read_loop(self, node: Any) -> None:
-        """A while_loop, with the number of its iterations, if constants determine that, as its last
-        argument."""
+        """Read a while_loop. Its last argument is its number of iterations, if constants determine
+        it."""
         condition, body, carried, extra = map(self._argument, node.args)
         values = [
             self._known.get(each.name) if isinstance(each, Ref) else each
@@ -266,7 +270,7 @@ class _Reader:
         self._nodes.append(Node(node.name, WHILE_LOOP, args, results, True, path_of(node)))
 
     def _fold(self, node: Any) -> bool:
-        """Compute a node whose inputs are known; False if its value is not to be kept."""
+        """Compute a node whose inputs are known. Return False if the value cannot be kept."""
         import torch
 
         if is_random(node.target) or any(
@@ -284,7 +288,7 @@ class _Reader:
         if not all(isinstance(each, torch.Tensor) for each in leaves):
             return False
         if not all(is_held(each.dtype) for each in leaves):
-            self._known[node.name] = value  # only further folded nodes can take it
+            self._known[node.name] = value  # only other folded nodes can use it
             return True
         if sum(each.numel() for each in leaves) > _LARGEST_FOLDED:
             return False
@@ -292,11 +296,12 @@ class _Reader:
         return True
 
     def _value(self, node: Any) -> Any:
-        """The known value of a node: a tensor, or a size."""
+        """Return the known value of a node, which is a tensor or a size."""
         return self._known[node.name] if node.name in self._known else node.meta["val"]
 
     def _bound(self, node: Any) -> tuple[tuple[Any, ...], tuple[tuple[int, str], ...]]:
-        """The arguments of a node's operator, and which are not at their defaults."""
+        """Return the arguments of a node's operator, and the (position, name) of those not at their
+        defaults."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             return tuple(map(self._argument, node.args)), ()
@@ -332,8 +337,8 @@ class _Reader:
         return value
 
     def _is_size(self, node: Any) -> bool:
-        """Whether a node computes a number from sizes alone. One that is computed from values is a
-        tensor of no axis here."""
+        """Return whether a node computes a number from sizes alone. A number computed from values
+        is read as a tensor without axes."""
         if not is_number(node):
             return False
         value = node.meta["val"]
@@ -348,5 +353,5 @@ class _Reader:
 
 
 def _entry(name: str) -> str:
-    """The name of the parts of a complex tensor that enters a program."""
+    """Return the name of the parts of a complex tensor that enters a program."""
     return f"{name}__parts"

@@ -1,5 +1,5 @@
-"""PyTorch's recurrent layers as one operator each while a model is exported: export would run them
-step by step, which takes long and makes the number of steps part of the program."""
+"""Export each of PyTorch's recurrent layers as one operator. Otherwise export would run the layers
+step by step, which takes long and fixes the number of steps in the program."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _OPTIONS = (
     "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
     "bool bidirectional, bool batch_first"
 )
-_PADDED = 9  # arguments of a call, of which one with packed sequences has other kinds
+_PADDED = 9  # arguments of a call; calls with packed sequences have arguments of other types
 
 
 def whole() -> Any:
-    """A mode in which calls of `torch.lstm` and the like, of padded sequences, are calls of
-    `needle::lstm` and the like, which run PyTorch's."""
+    """Return a mode that replaces calls of `torch.lstm` and the like on padded sequences by calls
+    of `needle::lstm` and the like, which run PyTorch's functions."""
     import torch
 
-    operators = _operators()  # now: PyTorch traces the mode itself, where branches are recorded
+    operators = _operators()  # now, because PyTorch traces the mode itself when it records branches
 
     class Whole(torch.overrides.TorchFunctionMode):
         def __torch_function__(
@@ -34,13 +34,14 @@ def whole() -> Any:
 
 
 def _is_padded(args: Sequence[Any]) -> bool:
-    """Whether these are arguments of the form with padded sequences, which draws no dropout."""
+    """Return whether these are the arguments of a call with padded sequences that draws no
+    dropout."""
     return len(args) == _PADDED and isinstance(args[3], bool) and not (args[5] and args[6])
 
 
 @functools.cache
 def _operators() -> dict[Any, Any]:
-    """The operators by the functions that they stand for; they are entered into PyTorch once."""
+    """Register the operators with PyTorch, once. Return them by the functions that they replace."""
     import torch
 
     found = {}
@@ -84,7 +85,7 @@ def _shapes(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Results without values: the outputs, and the states after the last step."""
+    """Return results without values: the outputs, and the states after the last step."""
     begin = states if isinstance(states, (tuple, list)) else [states]
     width = begin[0].shape[-1] * (2 if bidirectional else 1)
     outputs = x.new_empty((*x.shape[:2], width))

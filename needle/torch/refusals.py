@@ -1,4 +1,4 @@
-"""Errors for PyTorch models that needle does not take."""
+"""Errors for PyTorch models that needle refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 
-# What errors of export's mean, by parts of their texts.
+# The meanings of export's errors, by parts of their texts.
 _REASONS = {
     "'size' failed to unpack the object at pos 2 with error": (
         "it packs sequences (pack_padded_sequence), whose shapes depend on values: give recurrent "
@@ -18,14 +18,14 @@ _REASONS = {
         "(register_buffer)"
     ),
     "found a fake tensor in the exported": (
-        "it makes or writes a tensor in a way that torch.export does not follow, such as by .data: "
+        "it creates or writes a tensor in a way that torch.export cannot follow, such as .data: "
         "write it under torch.no_grad(), as in weight.add_(1)"
     ),
 }
 
 
 def reason_of(error: Exception) -> str:
-    """Why export does not take a model, in words that end no sentence."""
+    """Return the reason why export refuses a model, as a phrase without a full stop."""
     for part, reason in _REASONS.items():
         if part in str(error):
             return reason
@@ -34,10 +34,10 @@ def reason_of(error: Exception) -> str:
 
 
 def not_taken(model: Any, reason: str) -> UnsupportedError:
-    """The error for a model that cannot be taken."""
+    """Return the error for a model that needle refuses for this `reason`."""
     return UnsupportedError(f"{type(model).__name__}: {reason}")
 
 
 def first_line(error: Exception) -> str:
-    """The type and the first line of an error."""
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""State of a PyTorch model, shared with whatever computes new values for it."""
+"""The state of a PyTorch model, shared with the code that computes new values for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .refusals import not_taken
 
 
 class SharedState:
-    """Parameters and buffers of a PyTorch model by their names, read and written in place.
+    """Parameters and buffers of a PyTorch model, read and written in place by name.
 
-    They are looked up at each use: the model's own code may have replaced a buffer.
+    They are looked up at each use, because the model's own code may have replaced a buffer.
     """
 
     in_place = True
@@ -36,12 +36,12 @@ class SharedState:
         return found
 
     def values(self) -> list[Any]:
-        """The current tensors, which share the model's memory."""
+        """Return the current tensors, which share the model's memory."""
         return self._tensors()
 
     def write(self, values: Sequence[Any]) -> None:
-        """Write new values, arrays or tensors, into the model's tensors; None stands for one that
-        has been written, which PyTorch is told."""
+        """Write new `values`, arrays or tensors, into the model's tensors. None stands for a tensor
+        that is already written; PyTorch is told of the write."""
         import torch
 
         for tensor, value in zip(self._tensors(), values, strict=True):
@@ -54,7 +54,7 @@ class SharedState:
 
 
 def was_written(tensor: Any) -> None:
-    """Count a write to a tensor's memory, as PyTorch does for its own."""
+    """Count a write to a tensor's memory, as PyTorch does for its own writes."""
     import torch
 
     if not tensor.is_inference():
@@ -62,8 +62,8 @@ def was_written(tensor: Any) -> None:
 
 
 def check_apart(model: Any, written: Sequence[str] | None = None) -> None:
-    """Raise UnsupportedError for a written parameter or buffer that shares memory with another one:
-    PyTorch would change both. `written` are their names; by default, all."""
+    """Raise UnsupportedError if a `written` parameter or buffer of a `model` shares memory with
+    another, because PyTorch would change both. By default, all names are checked."""
     tensors = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -75,12 +75,12 @@ def check_apart(model: Any, written: Sequence[str] | None = None) -> None:
                 raise not_taken(
                     model,
                     f"it writes to {name!r}, which shares memory with {other!r}: register one "
-                    "tensor, and take the other from it in forward",
+                    "tensor, and derive the other from it in forward",
                 )
 
 
 def _place(tensor: Any) -> tuple[int, int, int]:
-    """The storage of a tensor, and the first and the last byte in use."""
+    """Return the storage of a tensor, and the first and the last byte in use."""
     size, start = tensor.element_size(), tensor.data_ptr()
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + (reach + 1) * size if tensor.numel() else start

@@ -1,4 +1,4 @@
-"""No warnings of PyTorch's internals, in whatever thread they arise."""
+"""Silence the warnings of PyTorch's internals in all threads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from ..backend_ndarray.locks import lock_of_one_object
 
 _lock = lock_of_one_object()
-_threads = 0  # that are inside
+_threads = 0  # threads inside the context
 _filters = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
 def no_warnings() -> Iterator[None]:
-    """Context in which warnings are ignored.
+    """Ignore warnings inside the context.
 
-    Filters belong to the process, and `warnings.catch_warnings` puts back those that it found: of
-    two threads inside, the first to leave would show the other's warnings, and the second would
-    leave them ignored for good. Here the last one to leave puts them back.
+    Warning filters belong to the process, and `warnings.catch_warnings` restores the filters of the
+    time it was entered. With two threads inside, the first to leave would show the second's
+    warnings, and the second would leave warnings ignored for good. Here the last thread to leave
+    restores the filters.
     """
     global _threads
     with _lock:

@@ -1,7 +1,7 @@
-"""The check that a recorded program is its model's at sizes of 1 as well.
+"""Check that a recorded program also matches its model at sizes of 1.
 
-PyTorch's export takes an axis of one element for a constant, so a program is recorded at larger
-sizes, and whatever the model or PyTorch asks about a size of 1 is answered with no.
+PyTorch's export treats an axis of one element as a constant, so programs are recorded at larger
+sizes. During recording, every test of the model or of PyTorch for a size of 1 is false.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from .structure import Flat
 
 
 def check_ones(flat: Flat, functional: Any, written: Sequence[str], asked: Asked) -> None:
-    """Run a model and its program in PyTorch with each dim alone at 1, and with all that may be 1.
+    """Run a model and its program in PyTorch with a single dim at 1 (each in turn), then with all
+    dims at 1 that allow it.
 
-    Raises DimError that names the dims if their results differ.
+    Raises DimError, which names the dims, if the results of the model (`flat`) and of the program
+    (`functional`) differ. `written` are the names of written weights; `asked` has the dims.
     """
     given = asked.example_sizes()
     ones = [dim.name for dim in asked.dims if dim.min == 1]
@@ -29,20 +31,20 @@ def check_ones(flat: Flat, functional: Any, written: Sequence[str], asked: Asked
         what = _difference(functional, inputs, wanted)
         if what is not None:
             raise DimError(
-                f"dims: at {described(sizes)} the model is another than at other sizes: give "
-                f"{' and '.join(which)} a min of 2, and load it for 1 by itself ({what})"
+                f"dims: at {described(sizes)} the model differs from other sizes: give "
+                f"{' and '.join(which)} a min of 2, and load it for 1 separately ({what})"
             )
 
 
 def _difference(functional: Any, inputs: Sequence[Any], wanted: Sequence[Any]) -> str | None:
-    """What a program does otherwise than its model; None if it does the same."""
+    """Return how a program's results differ from its model's, or None if they agree."""
     try:
         _, found = run_program(functional, inputs)
     except Exception as error:  # PyTorch's operators have many error types
-        return f"its record does not run there: {error}".splitlines()[0]
+        return f"the recorded program fails at this size: {error}".splitlines()[0]
     if are_close(found, wanted):
         return None
     shapes = [[list(each.shape) for each in results] for results in (wanted, found)]
     if shapes[0] != shapes[1]:
-        return f"its results are of shapes {shapes[0]}, not {shapes[1]}"
-    return "its results have other values"
+        return f"the results have the shapes {shapes[0]}, not {shapes[1]}"
+    return "the results have other values"

@@ -1,4 +1,4 @@
-"""The line of a model's own code that cannot be taken, for messages."""
+"""Find the line of a model's own code that needle refuses, for error messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import needle
 
 
 def at_line_of(error: BaseException) -> str:
-    """Where the model's code was when PyTorch raised an error: " (at file.py:3: code)", or ""."""
+    """Return the line of the model's code at which PyTorch raised an `error`: " (at file.py:3:
+    code)", or ""."""
     frames = traceback.walk_tb(error.__traceback__)
     return _innermost((frame.f_code.co_filename, number) for frame, number in frames)
 
 
 def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., bool]) -> str:
-    """Where a model's code calls the first operator for which `is_meant(operator, args, kwargs)`,
-    in the same words. Runs the model on copies of the inputs and of
-    its weights."""
+    """Return the line of a model's code that calls the first operator for which `is_meant(operator,
+    args, kwargs)` is true, in the format of `at_line_of`. The `model` runs on copies of the
+    `inputs` and of its weights."""
     import torch
 
     found = list[str]()
@@ -42,8 +43,8 @@ def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., b
 
 
 def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator draws random numbers: dropout may not be training, or drop
-    nothing."""
+    """Return whether a call of an `operator` with `args` and `kwargs` draws random numbers. Dropout
+    draws nothing outside training or with a probability of 0."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
@@ -57,7 +58,8 @@ def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 
 def has_shape_of_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the shape of a call's result depends on values."""
+    """Return whether the result shape of a call of `operator` with `args` and `kwargs` depends on
+    values."""
     import torch
 
     tagged = torch.Tag.dynamic_output_shape in getattr(operator, "tags", ())
@@ -68,7 +70,7 @@ def has_shape_of_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _innermost(places: Iterable[tuple[str, int]]) -> str:
-    """The last place that is in neither PyTorch's nor this package's code, nor Python's own."""
+    """Return the last of these places outside the code of PyTorch, needle and Python."""
     import torch
 
     own = (torch, needle, traceback)

@@ -1,7 +1,7 @@
-"""Decompositions of PyTorch's operators that read or write the memory of a tensor by strides.
+"""Decompositions of PyTorch operators that read or write a tensor's memory by strides.
 
-needle's tensors have no strides. Where a tensor lies in memory is known while PyTorch exports a
-model, so that what strides show are elements at known places of it.
+needle's tensors have no strides. While PyTorch exports a model, the memory layout of each tensor is
+known, so strides select elements at known positions of the tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The decompositions, by operator of PyTorch's."""
+    """Return the decompositions, by PyTorch operator."""
     import torch
 
     aten = torch.ops.aten
@@ -23,7 +23,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def as_strided(x: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """The elements of x's memory at these strides."""
+    """Return the elements of the memory of `x` that `size`, `stride` and `storage_offset` select.
+    Raises ValueError if `x` has gaps in memory or an element is outside `x`."""
     offset = x.storage_offset() if storage_offset is None else storage_offset
     lying, _ = _in_memory(x)
     places = _places(lying, size, stride, offset)
@@ -33,7 +34,9 @@ def as_strided(x: Any, size: Any, stride: Any, storage_offset: Any = None) -> An
 def as_strided_scatter(
     x: Any, source: Any, size: Any, stride: Any, storage_offset: Any = None
 ) -> Any:
-    """x with the elements of `source` at the places in memory that these strides show."""
+    """Return `x` with the elements of `source` at the positions in memory that `size`, `stride` and
+    `storage_offset` select. Raises ValueError if `x` has gaps in memory or an element is outside
+    `x`."""
     offset = x.storage_offset() if storage_offset is None else storage_offset
     lying, order = _in_memory(x)
     places = _places(lying, size, stride, offset)
@@ -42,27 +45,27 @@ def as_strided_scatter(
 
 
 def _in_memory(x: Any) -> tuple[Any, list[int]]:
-    """x with its axes in the order in which it lies in memory, and that order.
+    """Return x with its axes in the order of their strides in memory, and that order.
 
-    Raises ValueError for an x with gaps in memory: what is there is not known.
+    Raises ValueError if x has gaps in memory, because the elements in the gaps are unknown.
     """
     order = sorted(range(x.ndim), key=x.stride, reverse=True)
     lying = x.permute(order)
     if not lying.is_contiguous():
-        raise ValueError("it takes a tensor with gaps in memory by strides (as_strided)")
+        raise ValueError("it reads a tensor with gaps in memory by strides (as_strided)")
     return lying, order
 
 
 def _places(x: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Any:
-    """The place in x of each element that these strides show from `offset` in x's memory on.
-    ValueError if one is beyond x, in the tensor that x is a part of."""
+    """Return the position in x of each element that the strides select from `offset` in x's memory
+    on. Raises ValueError if an element is outside x, in a tensor that x is a view of."""
     import torch
 
     first = offset - x.storage_offset()
     last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if all(n > 0 for n in size) and not 0 <= first <= last < x.numel():
         raise ValueError(
-            "it takes elements beyond a tensor, which is a part of another, by strides (as_strided)"
+            "it reads by strides (as_strided) elements outside a tensor that is a view of another"
         )
     places = torch.full((), first)
     for extent, step in zip(size, stride, strict=True):
@@ -71,7 +74,8 @@ def _places(x: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> 
 
 
 def places_of(size: Sequence[int], stride: Sequence[int], first: int) -> Any:
-    """The places that these strides show from `first` on, flat and known."""
+    """Return the positions that `size` and `stride` select from `first` on, as a flat tensor with
+    known values."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 

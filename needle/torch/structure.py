@@ -1,14 +1,15 @@
 """A PyTorch model as a function of a flat list of tensors that returns a flat list of tensors.
 
-`torch.export` takes and returns only what PyTorch can flatten: no dataclasses and no caches of
-transformers' models, unless they were registered. Here arguments and results are taken apart by
-needle, into trees that also have these kinds:
+`torch.export` accepts and returns only values that PyTorch can flatten: dataclasses and the caches
+of transformers' models only if they are registered. needle itself takes arguments and results
+apart, into trees of these kinds:
 
 - tuples, lists and mappings;
-- dataclasses (`ModelOutput`) as their fields;
-- other objects that hold tensors (a cache of keys and values) as their public attributes that do,
-  and empty objects among these (a layer of the cache that holds nothing yet) as their numbers;
-- None, numbers and strings, which are fixed when the model is compiled.
+- dataclasses (`ModelOutput`), by their fields;
+- other objects that hold tensors (a cache of keys and values), by their public attributes that hold
+  tensors; an object without tensors inside them (a cache layer that is still empty), by its plain
+  attributes (numbers, strings, None);
+- None, numbers and strings, whose values are fixed when the model is compiled.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from ..errors import UnsupportedError
 from ..trace.graph import positional_names
 
 _PLAIN = (bool, int, float, str, type(None))
-_ONLY = "only tensors, numbers, strings and None are taken, and what holds them"
+_ONLY = "only tensors, numbers, strings, None and containers of them are accepted"
 
 
 class Flat:
-    """A model bound to example arguments: `module` takes their tensors and returns those of its
-    results.
+    """A model bound to example arguments. Its `module` takes the arguments' tensors and returns the
+    tensors of the results.
 
-    `arguments` and, once the module has run, `output_tree` are those of a manifest's function.
-    `names` and `values` are the arguments' as containers of tensors, `tensors` (name, tensor) those
-    in them, and `placed` the same with what messages call the arguments. `module` shares the
-    model's parameters, buffers and modules under their names.
+    `arguments` and, once the module has run, `output_tree` have the form of a manifest's function.
+    `names` and `values` are the arguments' names and values, with containers for objects. `tensors`
+    has the (name, tensor) pairs in the values; `placed` has the same tensors with the names that
+    error messages use. `module` shares the model's parameters, buffers and modules under their
+    names.
     """
 
     def __init__(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -76,7 +78,7 @@ class Flat:
         return self._model
 
     def _module(self) -> Any:
-        """The module, whose class has the name of the model's."""
+        """Return the module. Its class has the name of the model's class."""
         import torch
 
         def forward(_: Any, *tensors: Any) -> Any:
@@ -93,8 +95,8 @@ class Flat:
             module.__dict__[held] = self._model.__dict__[held]
         module.__dict__["models"] = (
             self._model,
-        )  # in a tuple, so that it is no module of this one
-        module.training = False  # its modules are the model's, and keep what they have
+        )  # in a tuple, so that PyTorch does not register it as a submodule
+        module.training = False  # its submodules are the model's and keep their modes
         return module
 
     def _call(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -110,8 +112,8 @@ class Flat:
 
 
 def of_result(result: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The tree of a model's result, and its tensors, and sizes that dims leave open, which are
-    refused later."""
+    """Return the tree of a model's `result` and its tensors. Sizes that dims leave open are among
+    the tensors; they are refused later."""
     import torch
 
     tree, value = _taken_apart(result, (torch.Tensor, torch.SymInt), "output")
@@ -128,7 +130,7 @@ def _signature(model: Any) -> inspect.Signature | None:
 def _by_position(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with those keywords by position that follow in the signature."""
+    """Return the arguments, with leading keyword arguments of the signature made positional."""
     found, named = list(args), dict(kwargs)
     signature = _signature(model)
     parameters = list(signature.parameters.values()) if signature else []
@@ -140,12 +142,12 @@ def _by_position(
 
 
 def _places(names: Sequence[str], named: Mapping[str, Any]) -> list[str]:
-    """What messages call each argument."""
+    """Return the names of the arguments in error messages."""
     return [f"argument {n!r}" if n in named else f"input {i}" for i, n in enumerate(names)]
 
 
 def _identifiers(names: Iterator[str]) -> Iterator[str]:
-    """Names that parameters of Python can have, each once."""
+    """Yield distinct names that Python parameters can have."""
     taken = {"self"}
     for name in names:
         found = base = re.sub(r"\W", "_", name)
@@ -158,10 +160,10 @@ def _identifiers(names: Iterator[str]) -> Iterator[str]:
 def _taken_apart(
     value: Any, leaf: Any, where: str, within: tuple[int, ...] = (), held: bool = False
 ) -> Any:
-    """(tree, value), with dicts in the place of other objects that have named parts.
+    """Return (tree, value), with dicts in place of objects that have named parts.
 
-    Raises UnsupportedError for a value that is no tensor and holds none, unless it is `held` by an
-    object that holds some.
+    Raises UnsupportedError for a value that is not a tensor and holds none, unless the value is
+    `held` by an object that holds tensors.
     """
     if isinstance(value, leaf):
         return trees.LEAF, value
@@ -185,7 +187,7 @@ def _taken_apart(
     for name in named:
         if type(name) not in (str, int):
             raise UnsupportedError(
-                f"{where} has the key {name!r}: only strings and whole numbers are taken"
+                f"{where} has the key {name!r}: only strings and integers are accepted"
             )
     held = held or (kind == "fields" and not _is_record(value))
     found = {
@@ -193,7 +195,7 @@ def _taken_apart(
         for name, part in named.items()
     }
     described: Any = {name: tree for name, (tree, _) in found.items()}
-    if any(type(name) is int for name in named):  # which JSON would make strings of
+    if any(type(name) is int for name in named):  # JSON would turn the keys into strings
         kind, described = "numbered", [[name, tree] for name, tree in described.items()]
     return {kind: described}, {name: part for name, (_, part) in found.items()}
 
@@ -203,7 +205,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _fields(value: Any, leaf: Any) -> Mapping[Any, Any] | None:
-    """The named parts of a value; None if it has none that can be taken."""
+    """Return the named parts of a value, or None if it is of a type that has none."""
     if _is_record(value):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -214,12 +216,12 @@ def _fields(value: Any, leaf: Any) -> Mapping[Any, Any] | None:
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    """The public attributes of an object."""
+    """Return the public attributes of an object."""
     return [each for each in vars(value).items() if not each[0].startswith("_")]
 
 
 def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
-    """Whether a value is a tensor or holds one."""
+    """Return whether a value is a tensor or holds one."""
     if isinstance(value, leaf):
         return True
     if isinstance(value, _PLAIN) or id(value) in within:
@@ -235,7 +237,7 @@ def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
 
 
 def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The tensors of a value, with names like those of `needle.common.tree.flatten`."""
+    """Yield the tensors of a value, with names like those of `needle.common.tree.flatten`."""
     if tree == trees.LEAF:
         yield name, value
         return
@@ -247,7 +249,7 @@ def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _rebuilt(tree: Any, given: Any, remaining: Iterator[Any]) -> Any:
-    """An argument like `given` with the next tensors in the place of its own."""
+    """Return an argument like `given`, with its tensors replaced by the next `remaining` ones."""
     if tree == trees.LEAF:
         return next(remaining)
     ((kind, parts),) = tree.items()
@@ -264,7 +266,7 @@ def _rebuilt(tree: Any, given: Any, remaining: Iterator[Any]) -> Any:
         named[name] = _rebuilt(part, before, remaining)
     if by_key and type(given) is dict:
         return named
-    made = copy.copy(given)  # an object of the same class
+    made = copy.copy(given)  # keeps the class
     for name, part in named.items():
         if by_key:
             made[name] = part
@@ -274,7 +276,7 @@ def _rebuilt(tree: Any, given: Any, remaining: Iterator[Any]) -> Any:
 
 
 def _items(kind: str, parts: Any) -> Iterator[tuple[Any, Any]]:
-    """The parts of a tree, each with its name, key or number."""
+    """Yield the parts of a tree with their names, keys or numbers."""
     if kind in ("dict", "fields"):
         yield from parts.items()
     elif kind == "numbered":
@@ -286,9 +288,9 @@ def _items(kind: str, parts: Any) -> Iterator[tuple[Any, Any]]:
 def flattened(
     arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The tensors among a call's arguments, in order; `arguments` are those of `Flat`. Static ones
-    may be left out. Raises TypeError that names an argument that is missing, unexpected, or of
-    another structure."""
+    """Return the tensors of a call's `args` and `kwargs`, in order. `arguments` describes the
+    arguments, as in `Flat`. Arguments without tensors may be omitted. Raises TypeError, which names
+    the argument, if an argument is missing, unexpected, or of another structure."""
     positional = [each for each in arguments if not each.get("keyword")]
     if len(args) > len(positional):
         raise TypeError(f"takes {len(positional)} arguments by position, was given {len(args)}")
@@ -320,7 +322,7 @@ def _has_leaf(tree: Any) -> bool:
 
 
 def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
-    """The tensors of a value that has the structure of a tree."""
+    """Yield the tensors of a value that has the structure of a tree."""
     if tree == trees.LEAF:
         yield value
         return

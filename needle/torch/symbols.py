@@ -1,9 +1,9 @@
-"""The sizes of an exported PyTorch program as expressions of needle's dims, and what the program
-takes for granted about them.
+"""Read the sizes of an exported PyTorch program as expressions of needle's dims, and check the
+program's assumptions about them.
 
-`torch.export` gives each unknown size a symbol of sympy, and records a guard for each question
-about sizes that the model or PyTorch asked while it ran at some sizes. The program is the model's
-at all sizes at which the guards hold.
+`torch.export` gives each unknown size a sympy symbol. It records a guard for each test of sizes
+that the model or PyTorch made during the export. The program matches the model at all sizes at
+which the guards hold.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..sizes.dims import Dim, Expression, dims_of
 from ..sizes.extents import same
 from .dims import Asked
 
-_LARGEST_DIVISOR = 64  # of a scale, which is a binary fraction
+_LARGEST_DIVISOR = 64  # the largest denominator of a scale, which is a binary fraction
 
 
 class Unknown(UnsupportedError):
-    """A size that no expression of dims is, or that may be 0."""
+    """Error for a size that is not an expression of dims, or that may be 0."""
 
 
 class Symbols:
-    """Extents for the symbols of a program. There are none in a program without dims."""
+    """The extents of a program's symbols. A program without dims has no symbols."""
 
     def __init__(self, known: Mapping[Any, Any]) -> None:
         self._known = dict(known)
@@ -39,7 +39,8 @@ class Symbols:
         return sorted(dims_of(self._known.values()), key=lambda dim: dim.name)
 
     def size(self, size: Any) -> Any:
-        """An int as it is, and a SymInt of the program as an expression; Unknown if it is none."""
+        """Return an int `size` unchanged, and a SymInt as an expression of dims. Raises Unknown if
+        the SymInt is not an expression of dims."""
         if type(size) is int:
             return size
         try:
@@ -48,7 +49,8 @@ class Symbols:
             raise Unknown(str(error)) from error
 
     def shape(self, tensor: Any) -> tuple[Any, ...]:
-        """The extents of a tensor of the program; Unknown for one that might be 0."""
+        """Return the extents of a `tensor` of the program. Raises Unknown for an extent that might
+        be 0."""
         shape = tuple(map(self.size, tensor.shape))
         for extent in shape:
             if isinstance(extent, Expression) and extent.bounds[0] < 1:
@@ -56,12 +58,13 @@ class Symbols:
         return shape
 
     def knows(self, size: Any) -> bool:
-        """Whether a size depends on the sizes of inputs alone."""
+        """Return whether a `size` depends only on the sizes of inputs."""
         return type(size) is int or size.node.expr.free_symbols <= set(self._known)
 
     def value(self, expr: Any) -> Any:
-        """A sympy expression as one of dims, and a condition as a bool. Raises Unknown if it is
-        neither, and TraceError if dims leave it open."""
+        """Return a sympy expression `expr` as an expression of dims, and a condition as a bool.
+        Raises Unknown if needle cannot express `expr`, and TraceError if dims leave the condition
+        open."""
         if expr in self._known:
             return self._known[expr]
         if getattr(expr, "is_Integer", False):
@@ -72,11 +75,12 @@ class Symbols:
             if scaled is not None:
                 return scaled
         if rule is None:
-            raise Unknown(f"the size {self.text(expr)} is no expression of dims")
+            raise Unknown(f"the size {self.text(expr)} is not an expression of dims")
         return rule(*map(self.value, expr.args))
 
     def _scaled(self, expr: Any) -> Any:
-        """The whole part of a size times a number like 1.5; None for another expression."""
+        """Return the integer part of a size times a number such as 1.5; None for another
+        expression."""
         numbers = [each for each in expr.args if each.is_Float]
         sizes = [each for each in expr.args if type(each).__name__ == "ToFloat"]
         if len(numbers) != 1 or len(sizes) != 1 or len(expr.args) != 2:
@@ -87,7 +91,7 @@ class Symbols:
         return self.value(sizes[0].args[0]) * over // under
 
     def text(self, expr: Any) -> str:
-        """A sympy expression with the names of dims."""
+        """Return a sympy expression `expr` as text, with the names of dims."""
         import sympy  # type: ignore[import-untyped]
 
         names = {
@@ -101,7 +105,7 @@ def _bounded(choose: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
     return lambda *parts: reduce(lambda a, b: choose((a, b)), parts)
 
 
-# Of sympy's classes and torch's own, by name.
+# The rules for classes of sympy and torch, by name.
 _RULES: dict[str, Callable[..., Any]] = {
     "Add": lambda *parts: sum(parts),
     "Mul": lambda *parts: prod(parts),
@@ -131,8 +135,8 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 
 def symbols_of(program: Any, asked: Asked) -> Symbols:
-    """The extents that a program's symbols are. Raises DimError for a dim that the program takes
-    for a number or for another dim."""
+    """Return the extents of a program's symbols. `asked` has the dims of the inputs. Raises
+    DimError if the program needs a number, or the size of another axis, in place of a dim."""
     held = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     values = [held[name].meta["val"] for name in program.graph_signature.user_inputs]
     if not asked.dims:
@@ -154,7 +158,7 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
         if isinstance(size, int) or size.is_Integer:
             if extent not in asked.optional:
                 raise DimError(
-                    f"dims: {where} cannot be {extent}: the model needs its number, {size} at "
+                    f"dims: {where} cannot be {extent}: the model needs a fixed size, {size} at "
                     f"these inputs{_place_of(env, size)}"
                 )
         elif extent not in asked.inferred and not same(symbols.value(size), extent):
@@ -165,7 +169,7 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
 
 
 def _merged(before: Any, extent: Any, asked: Asked) -> Any:
-    """The extent of two axes of one size; the first if they cannot be one."""
+    """Return the common extent of two axes with one size; the first extent if none fits both."""
     if before is None or (before in asked.inferred and extent not in asked.inferred):
         return extent
     if before not in asked.inferred or extent not in asked.inferred:
@@ -173,7 +177,7 @@ def _merged(before: Any, extent: Any, asked: Asked) -> Any:
     least, most = max(before.min, extent.min), min(before.max, extent.max)
     if least > most:
         both = f"{before.described()} and {extent.described()}"
-        raise DimError(f"dims: the model needs {both} to be equal, which they never are")
+        raise DimError(f"dims: the model needs {both} to be equal, but no size is in both ranges")
     return Dim(before.name, min=least, max=most)
 
 
@@ -188,7 +192,7 @@ def check_guards(program: Any, symbols: Symbols) -> None:
     }
     for guard in [*env.guards, *_asserted(env)]:
         expr, site = env.replace(guard.expr), getattr(guard, "sloc", None)
-        # PyTorch's own code asks whether sizes differ to choose among strides.
+        # PyTorch's own code tests whether sizes differ when it chooses strides.
         if type(expr).__name__ == "Unequality" and _is_torchs(site):
             continue
         try:
@@ -198,14 +202,14 @@ def check_guards(program: Any, symbols: Symbols) -> None:
         if not holds:
             dims = ", ".join(dim.described() for dim in symbols.dims)
             raise DimError(
-                f"dims: the model is the same only while {symbols.text(expr)}{_place(site)}, which "
-                f"not all sizes are known to meet: {dims}. Choose bounds or multiple_of of the Dim "
-                "that decide it, or compile for one size, without the dim"
+                f"dims: the model is the same only while {symbols.text(expr)}{_place(site)}, but "
+                f"not all allowed sizes are known to meet it: {dims}. Choose bounds or multiple_of "
+                "of the Dim so that they do, or compile for one size, without the dim"
             )
 
 
 def _asserted(env: Any) -> Iterator[Any]:
-    """What is asserted of sizes alone: that of values is not checked."""
+    """Yield the assertions about sizes; assertions about values are not checked."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     for each in env.deferred_runtime_asserts.values():
@@ -220,7 +224,8 @@ def _is_torchs(site: Any) -> bool:
 
 
 def _place_of(env: Any, size: int) -> str:
-    """Where a symbol became a number, in words that end a sentence, or ""."""
+    """Return the line at which a symbol became a number, in words for the end of a sentence, or
+    ""."""
     for guard in env.guards:
         if type(guard.expr).__name__ == "Equality" and size in guard.expr.args:
             return _place(guard.sloc)
@@ -228,7 +233,8 @@ def _place_of(env: Any, size: int) -> str:
 
 
 def _place(site: Any) -> str:
-    """The line of the model's code that asked, in words that end a sentence, or ""."""
+    """Return the line of the model's code that tested a size, in words for the end of a sentence,
+    or ""."""
     frame: Any = getattr(site, "framework_loc", None)
     if _is_torchs(site) or not hasattr(frame, "filename"):
         return ""

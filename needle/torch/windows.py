@@ -1,5 +1,5 @@
-"""What converters of windows share: numbers for each axis, batches of one, and windows that divide
-an axis."""
+"""Helpers of the converters of window operators: numbers per axis, missing batch axes, and windows
+that divide an axis."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
 
 
 def each_axis(given: Any, count: int) -> tuple[Any, ...]:
-    """An argument with a number for each axis: one number is that of all."""
+    """Return an argument with a number for each of `count` axes. A single number applies to all
+    axes."""
     found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     return found * count if len(found) == 1 else found
 
 
 def batched(x: Tensor, count: int, function: Callable[[Tensor], Made]) -> Made:
-    """`function` of x (N, C, and `count` axes), which may come without the first of them."""
+    """Apply a `function` to `x` (N, C and `count` more axes), which may lack the batch axis N."""
     if x.ndim != count + 1:
         return function(x)
     made = function(ops.unsqueeze(x, 0))
@@ -32,7 +33,8 @@ def batched(x: Tensor, count: int, function: Callable[[Tensor], Made]) -> Made:
 
 
 def equal_parts(extents: Sequence[Any], sizes: Sequence[Any]) -> tuple[int, ...] | None:
-    """The kernel of windows that divide axes evenly; None if they do not, or extents are open."""
+    """Return the kernel of windows that divide axes evenly. Return None if `sizes` do not divide
+    `extents`, or if dims leave an extent open."""
     if is_symbolic(extents) or is_symbolic(sizes):
         return None
     if any(not m or n % m or not n for n, m in zip(extents, sizes, strict=True)):
@@ -41,8 +43,8 @@ def equal_parts(extents: Sequence[Any], sizes: Sequence[Any]) -> tuple[int, ...]
 
 
 class Parts(NamedTuple):
-    """Windows that divide an axis: their first places (size,), the extent of the longest, and how
-    long each is (size,)."""
+    """Windows that divide an axis: their first positions (size,), the length of the longest window,
+    and the lengths (size,)."""
 
     first: Tensor
     longest: Any
@@ -50,7 +52,8 @@ class Parts(NamedTuple):
 
     @classmethod
     def dividing(cls, extent: Any, size: Any) -> Parts:
-        """Window i goes from floor(i extent / size) to ceil((i + 1) extent / size)."""
+        """Divide an axis of `extent` into `size` windows. Window i goes from floor(i extent / size)
+        to ceil((i + 1) extent / size)."""
         number, whole = ops.arange(size, dtype="int64"), size_tensor(extent)
         first = ops.floor_divide(ops.multiply(number, whole), size_tensor(size))
         after = ops.multiply(ops.add_scalar(number, 1), whole)
@@ -69,8 +72,10 @@ class Parts(NamedTuple):
 
 
 def gathered(x: Tensor, parts: Sequence[Parts]) -> tuple[Tensor, Tensor, Tensor]:
-    """All windows of x (N, C, ...) as (N, C, size, longest, size, longest, ...), and of the same
-    number of axes which elements there are of a window, and their places in the flattened image."""
+    """Return all windows of `x` (N, C, ...) as (N, C, size, longest, size, longest, ...), a mask of
+    the elements that belong to their window, and the elements' positions in the flattened image.
+    The results have the same number of axes or broadcast to it. `parts` are the windows of each
+    axis."""
     inside: Any = None
     flat: Any = None
     extents = x.shape[2:]
@@ -91,8 +96,8 @@ def gathered(x: Tensor, parts: Sequence[Parts]) -> tuple[Tensor, Tensor, Tensor]
 
 
 def chosen_of(seen: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest elements along the last axis, and their places: of those equal the first, and of
-    several NaN the last."""
+    """Return the largest elements of `seen` along the last axis, and their `places`. Among equal
+    elements the first is chosen, among several NaN the last."""
     chosen = ops.unsqueeze(first_largest(seen, -1), -1)
     values, found = (ops.gather(each, -1, chosen) for each in (seen, places))
     return ops.squeeze(values, -1), ops.squeeze(found, -1)

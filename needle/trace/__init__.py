@@ -1,7 +1,7 @@
-"""Tracing: a model runs on shapes instead of values, and its ops are recorded in a `Graph`.
+"""Trace models: a model runs on shapes instead of values, and its ops are recorded in a `Graph`.
 
 `tracer` records, `graph` holds the result, and `input_specs` makes the specs of the inputs.
-`captures` finds what a function reads around it, by the names in its byte code (`bytecode`);
+`captures` finds the outer values that a function reads, by the names in its byte code (`bytecode`);
 `library_code` says which code it does not follow. `guards` tell cheaply whether a value is still
 where it was found, and `weights` whether a weight has changed. `summary` binds `Module.summary`.
 """

@@ -1,4 +1,4 @@
-"""The names that byte code reads and imports."""
+"""Find the names that byte code reads and imports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dis
 import types
 from collections.abc import Iterator
 
-_SILENT = {"EXTENDED_ARG", "CACHE", "PUSH_NULL", "NOP"}  # between a name and its use
+_SILENT = {"EXTENDED_ARG", "CACHE", "PUSH_NULL", "NOP"}  # instructions between a name and its use
 _VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and those nested in it, outer ones first."""
+    """Yield a `code` object and the code objects nested in it, outer ones first."""
     pending = [code]
     while pending:
         yield (item := pending.pop())
@@ -19,22 +19,23 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def variables(code: types.CodeType) -> Iterator[str]:
-    """The global variables that a code object reads."""
+    """Yield the global variables that a code object reads."""
     for each in dis.get_instructions(code):
         if each.opname in _VARIABLES:
             yield each.argval
 
 
 def imports(code: types.CodeType) -> Iterator[str]:
-    """The names of the modules that a code object imports; a relative name has no dots in front."""
+    """Yield the names of the modules that a `code` object imports. A relative name has no leading
+    dots."""
     for each in dis.get_instructions(code):
         if each.opname == "IMPORT_NAME":
             yield each.argval
 
 
 def reads_computed_names(code: types.CodeType) -> bool:
-    """Whether a code object may read attributes whose names do not occur in it: it uses `vars` or
-    the like, or gives `getattr` anything but a string constant."""
+    """Return whether a `code` object may read attributes whose names do not occur in it, because it
+    uses `vars` or the like, or passes `getattr` a name that is not a string constant."""
     found = [each for each in dis.get_instructions(code) if each.opname not in _SILENT]
     for i, each in enumerate(found):
         if each.argval in _ALL_NAMES and each.opname.startswith("LOAD"):

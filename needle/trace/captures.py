@@ -1,8 +1,9 @@
-"""What a function reads around it: Modules, Tensors, and Python values that decide its trace.
+"""Find the outer values that a function reads: Modules, Tensors, and Python values that affect its
+trace.
 
-The search begins at a function's closure and globals, and follows the items of containers, the
-functions that are called, and those attributes of objects, classes and modules whose names occur in
-the code that it follows. Each value comes with links, which tell cheaply whether it is still there.
+The search starts at a function's closure and globals. It follows the items of containers, called
+functions, and the attributes of objects, classes and modules whose names occur in the code it
+follows. Each value has links, which tell cheaply whether the value is still in its place.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from .guards import Cell, Contents, Members, Whole, Without, items_of, subject
 
 Surroundings = Mapping[
     str, "tuple[Any, Any]"
-]  # by name, a value and the last link that leads to it
+]  # by name, a value and the last link on the path to it
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic)
 
 
 def found_in(fn: Any, arguments: Mapping[str, Any], values: bool = False) -> Surroundings:
-    """What a call of `fn` with these named arguments can read, by name prefix, and the links that
-    lead there: Modules, Tensors, and the values of variables and of its object's attributes. A
-    Module `fn` has no prefix; an argument has its name, and a variable of the function's
-    surroundings has the variable's name.
+    """Find the values that a call of `fn` with these named `arguments` can read: Modules, Tensors,
+    and the values of variables and of attributes of its object. Return them with their links, by
+    name prefix. A Module `fn` has the empty prefix; an argument or an outer variable has its own
+    name as the prefix.
 
-    With `values`, also what is in attributes of Modules, and the contents of arrays; TraceError for
-    an array of another library than NumPy, whose changes cannot be seen."""
+    With `values`, also find the values of Modules' attributes and the contents of arrays. Raises
+    TraceError for an array of a library other than NumPy, because changes of it cannot be
+    detected."""
     search = _Search(values)
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     if isinstance(owner, Module):
@@ -55,18 +57,18 @@ class _Search:
     def __init__(self, values: bool) -> None:
         self.found: dict[str, tuple[Any, Any]] = {}
         self._values = values
-        self._names: set[str] = set()  # that occur in the code
+        self._names: set[str] = set()  # names that occur in the code
         self._every_name = False
         self._steps: list[tuple[str, Any, Any, bool, bool]] = []
-        self._seen: dict[int, str] = {}  # by id, the first path to each
+        self._seen: dict[int, str] = {}  # the first path to each value, by id
         self._held: list[Any] = []  # keeps ids from being reused
         self._objects: list[tuple[str, Any, Any, set[str]]] = []
 
     def visit(
         self, path: str, value: Any, link: Any, named: bool = False, walked: bool = False
     ) -> None:
-        """Visit a value later. `named` says that a variable has it, `walked` that `walk` finds the
-        Modules and Tensors in it."""
+        """Visit a value later. `named` means that a variable holds it; `walked` means that `walk`
+        finds the Modules and Tensors in it."""
         self._steps.append((path, value, link, named, walked))
 
     def _visit_all(self, steps: Iterable[tuple[Any, ...]]) -> None:
@@ -74,7 +76,7 @@ class _Search:
             self.visit(*step)
 
     def run(self) -> None:
-        """Follow everything, until no code names anything new."""
+        """Follow all values until the code names nothing new."""
         while True:
             while self._steps:
                 self._one(*self._steps.pop())
@@ -92,7 +94,8 @@ class _Search:
         self.found.setdefault(path, (value, link))
 
     def _is_new(self, path: str, thing: Any, link: Any) -> bool:
-        """Whether this is the first path to `thing`; another one is noted, for it may change."""
+        """Return whether this is the first path to `thing`. Later paths are recorded, because they
+        may change."""
         first = self._seen.get(id(thing))
         if first is None:
             self._seen[id(thing)] = path
@@ -143,7 +146,8 @@ class _Search:
             self._object(path, value, link)
 
     def _module(self, path: str, module: Module, link: Any) -> None:
-        """Visit what is in attributes of a Module and those below it, and what their code reads."""
+        """Visit the attributes of a Module and its submodules, and the values that their code
+        reads."""
         for name, item, last in walk(module, link, hidden=True):
             if not isinstance(item, Module):
                 continue
@@ -159,7 +163,8 @@ class _Search:
                     self.visit(f"{where}.{attribute}".strip("."), value, last, False, True)
 
     def _special(self, path: str, cls: type, link: Any) -> None:
-        """Visit the methods of a class that no code names: `forward`, and special ones."""
+        """Visit the methods of a class that run without being named: `forward` and special
+        methods."""
         for base in _classes(cls, False):
             for name, value in vars(base).items():
                 special = name.startswith("__") and name not in _NOT_CALLED
@@ -196,7 +201,7 @@ class _Search:
                 self._special(path, type(thing), link)
 
     def _attributes(self, path: str, thing: Any, link: Any, done: set[str]) -> None:
-        """Visit those attributes that the code names now."""
+        """Visit the attributes that the code names so far."""
         own: Any = getattr(thing, "__dict__", {})
         is_class, is_module = isinstance(thing, type), isinstance(thing, Module)
         spaces = isinstance(thing, (types.ModuleType, types.FunctionType))
@@ -211,7 +216,8 @@ class _Search:
             done.add(name)
             where, last = f"{path}.{name}".strip("."), link
             if name in own and not is_class:
-                # `walk` goes through those of a Module; an optimizer tells the trace what it reads.
+                # `walk` visits a Module's attributes; an optimizer reports its reads to the trace
+                # itself.
                 if not is_module and (isinstance(own[name], PLAIN) or not _tells(thing)):
                     self.visit(where, own[name], Link(own, name, own[name], link))
                 continue
@@ -228,10 +234,10 @@ class _Search:
                 self._add(f"names of {path}", tuple(own), Whole(own, items_of(own), link))
 
     def _of_class(self, path: str, thing: Any, name: str, base: type, link: Any) -> None:
-        """Visit what a class defines under that name: its code, or its value."""
+        """Visit the code or the value that a class defines under `name`."""
         value = vars(base)[name]
         is_slot = isinstance(value, types.MemberDescriptorType)
-        if library_code.is_told(base):  # its code is not followed, so the result is
+        if library_code.is_told(base):  # the code is not followed, so visit the result
             if isinstance(value, property) and not isinstance(thing, (type, Module)):
                 self._computed(path, thing, name, link)
             return
@@ -251,12 +257,13 @@ class _Search:
     def _computed(self, path: str, thing: Any, name: str, link: Any) -> None:
         try:
             value = getattr(thing, name)
-        except Exception:  # a slot without a value, or what a property raises for the function too
+        except Exception:  # an empty slot, or a property that also fails when the function reads it
             return
         self.visit(path, value, Link(Members(thing), name, value, link))
 
     def function(self, path: str, fn: Any, link: Any) -> None:
-        """Visit what a function reads: closure, globals, bound object, defaults, imports."""
+        """Visit the values that a function reads: closure, globals, bound object, defaults,
+        imports."""
         while isinstance(fn, partial):
             self._visit_all((f"args.{i}", value, link, True) for i, value in enumerate(fn.args))
             keywords = fn.keywords
@@ -267,7 +274,7 @@ class _Search:
         if isinstance(fn, types.MethodType):
             if not isinstance(fn.__self__, Module) or path:
                 self.visit("self", fn.__self__, link, True)
-            fn = fn.__func__  # before unwrapping, which would lose the object
+            fn = fn.__func__  # before unwrapping, which would lose the bound object
         fn = inspect.unwrap(fn) if callable(fn) else fn
         if not isinstance(fn, types.FunctionType):
             call = inspect.getattr_static(type(fn), "__call__", None)
@@ -298,7 +305,7 @@ class _Search:
             for name in read.imports:
                 if name in sys.modules:
                     steps.append((name, sys.modules[name], None))
-            if path:  # those of the function itself are arguments
+            if path:  # defaults of the traced function itself are arguments
                 steps.append((f"defaults of {path}", fn.__defaults__, link))
                 steps.append((f"defaults of {path}", fn.__kwdefaults__, link))
             if vars(fn):
@@ -307,13 +314,15 @@ class _Search:
 
 
 def _tells(thing: Any) -> bool:
-    """Whether an object tells a trace what its methods read and write (`Recorder.array`)."""
+    """Return whether an object reports to a trace what its methods read and write
+    (`Recorder.array`)."""
     return bool(getattr(type(thing), "tells_traces", False))
 
 
 @lru_cache(maxsize=1024)
 def _classes(cls: type, with_ours: bool) -> tuple[type, ...]:
-    """The classes in a class's order of resolution that are followed, or also needle's own."""
+    """Return the classes in a class's resolution order that are followed; with `with_ours`, also
+    needle's."""
     return tuple(
         base
         for base in cls.__mro__
@@ -322,7 +331,7 @@ def _classes(cls: type, with_ours: bool) -> tuple[type, ...]:
 
 
 class Read(NamedTuple):
-    """What code reads: global variables, modules that it imports, and all names that occur in it.
+    """The reads of a piece of code: global variables, imported modules, and all names in the code.
     `is_dynamic` code may read attributes of any name."""
 
     variables: tuple[str, ...]
@@ -333,7 +342,7 @@ class Read(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def names_in(code: types.CodeType) -> Read:
-    """What a function's code and those nested in it read."""
+    """Return the reads of a function's `code` and of the code nested in it."""
     variables: dict[str, None] = {}
     imports: dict[str, None] = {}
     names: set[str] = set()
@@ -360,7 +369,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_same(known: tuple[Any, Any], value: Any, link: Any) -> bool:
-    """Whether a value that was found is this one, in the same place."""
+    """Return whether a known value is this value in the same place."""
     before, last = known
     return before is value and (
         isinstance(value, (Module, Tensor))
@@ -370,7 +379,8 @@ def _is_same(known: tuple[Any, Any], value: Any, link: Any) -> bool:
 
 
 def changed_links(found: Surroundings) -> dict[tuple[int, Any], Any]:
-    """The places in an earlier result of `found_in` that have changed since, and their links."""
+    """Return the places in an earlier result of `found_in` (`found`) that have changed since, with
+    their links."""
     changed = {}
     for _, link in found.values():
         while link is not None:
@@ -386,10 +396,10 @@ def _is_function(value: Any) -> bool:
 
 
 def _check_readable(path: str, value: Any) -> None:
-    """TraceError for a value whose elements can change unseen."""
+    """Raise TraceError for a value whose elements can change undetected."""
     if any(hasattr(type(value), name) for name in _OF_ARRAYS):
         raise TraceError(
             f"tracing: {path} is a {type(value).__module__}.{type(value).__qualname__}, whose "
-            "changes would not be seen: give it as an argument, or make a needle.Tensor of it "
-            "outside of the function"
+            "changes would not be seen: pass it as an argument, or make a needle.Tensor of it "
+            "outside the function"
         )

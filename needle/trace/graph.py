@@ -27,11 +27,11 @@ from .writes import Effects
 class Graph:
     """Ops in topological order between named leaves and outputs.
 
-    `nodes` holds every node that the outputs depend on, including leaves (op None); `inputs` also
-    holds those that nothing depends on. One node may be several outputs, or a leaf. `params` are
-    the used parameters and buffers, with the names and in the order of the model's state_dict.
-    `input_tree` is {"args": [tree, ...], "kwargs": {name: tree}} as in the traced call;
-    needle.common.tree defines a tree.
+    `nodes` has every node that the outputs depend on, including leaves (op None); `inputs` also has
+    unused inputs. A node may be several outputs, and an output may be a leaf. `params` are the used
+    parameters and buffers, with the names and in the order of the model's state_dict. `input_tree`
+    is {"args": [tree, ...], "kwargs": {name: tree}} of the traced call; needle.common.tree defines
+    a tree.
     """
 
     inputs: list[Leaf]
@@ -41,10 +41,10 @@ class Graph:
     input_tree: dict[str, Any]
     output_tree: Any
     signature: inspect.Signature | None
-    output_names: tuple[str, ...] = ()  # if the model has names for them
+    output_names: tuple[str, ...] = ()  # if the model names its outputs
     nodes: list[Node] = dataclasses.field(init=False)
     weights: Weights = dataclasses.field(init=False)  # the current `params`
-    # What the last inputs and outputs are, and what a call does besides.
+    # The meaning of the last inputs and outputs, and the side effects of a call.
     effects: Effects = dataclasses.field(init=False, default_factory=Effects)
 
     def __post_init__(self) -> None:
@@ -67,9 +67,9 @@ class Graph:
         return sorted(found, key=lambda dim: dim.name)
 
     def at(self, sizes: Mapping[Dim, Any]) -> Graph:
-        """The graph with a number, or an expression of other dims, for each of its dims: the same
-        nodes, one for one, with other shapes and attributes; itself if it has no dims. Raises the
-        errors of `infer`."""
+        """Return the graph with each of its dims replaced by a number or an expression of other
+        dims from `sizes`. The new graph has the same nodes, one for one, with other shapes and
+        attributes. A graph without dims is returned unchanged. Raises the errors of `infer`."""
         if not self.dims:
             return self
         made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
@@ -93,10 +93,11 @@ class Graph:
         return graph
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The tensors among the arguments of a call, in the order of `inputs`.
+        """Return the tensors among the arguments `args` and `kwargs` of a call, in the order of
+        `inputs`.
 
-        Arguments may be given by position or by name. TypeError if their nesting differs from the
-        traced call's, or if a static argument has another value.
+        Arguments may be given by position or by name. Raises TypeError if their nesting differs
+        from that of the traced call, or if a static argument has another value.
         """
         args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
         found, leaves = flatten_call(self.signature, args, kwargs)
@@ -108,23 +109,24 @@ class Graph:
         return [value for _, value in leaves]
 
     def unflatten_outputs(self, values: Sequence[Any]) -> Any:
-        """The model's return value with `values` (in the order of `outputs`) as its tensors."""
+        """Build the model's return value with `values` (in the order of `outputs`) as its tensors.
+        Raises ValueError for another number of values."""
         if len(values) != len(self.outputs):
             raise ValueError(f"{len(values)} values for {len(self.outputs)} outputs")
         return tree.unflatten(self.output_tree, iter(values))
 
     def flatten_outputs(self, value: Any) -> list[Any]:
-        """The tensors in the model's return value, in the order of `outputs`."""
+        """Return the tensors in the model's return value `value`, in the order of `outputs`."""
         _, leaves = flatten_outputs(value)
         return [leaf for _, leaf in leaves]
 
     def fingerprint(self) -> str | None:
-        """SHA-256 of everything that determines the compiled program: ops, their attributes, edges,
-        shapes, dtypes, names, static arguments and constants. Parameter values are not part of it,
-        nor are the rules of needle's own ops, which its sources determine.
+        """Return the SHA-256 of everything that determines the compiled program: ops, their
+        attributes, edges, shapes, dtypes, names, static arguments and constants. Parameter values
+        are not included, nor are the rules of needle's own ops, which needle's sources determine.
 
-        None if that is not enough: an op, or one in a loop's body, has a class or a rule that is
-        not needle's, or an attribute whose text need not tell it from others."""
+        Return None if this does not identify the program: an op, possibly in a loop's body, has a
+        class or a rule outside needle, or an attribute whose text may not be unique."""
         if not _Known().ops([node.op for node in self.nodes if node.op is not None]):
             return None
         digest = hashlib.sha256()
@@ -161,9 +163,10 @@ class Graph:
 def respell(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with `count` arguments given by position, as far as the signature allows.
+    """Return the same call with `count` of the arguments `args` and `kwargs` given by position, as
+    far as the `signature` allows.
 
-    TypeError for arguments that the signature does not accept.
+    Raises TypeError for arguments that the signature does not accept.
     """
     if signature is None:
         return args, kwargs
@@ -185,9 +188,11 @@ def respell(
 def flatten_call(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
-    """({"args": trees, "kwargs": trees by name}, named tensors) of a call.
+    """Return ({"args": trees, "kwargs": trees by name}, named tensors) of a call with `args` and
+    `kwargs`.
 
-    A name is that of the parameter that takes the argument; for *xs the names are xs_0, xs_1, ...
+    An argument is named after its parameter in the `signature`; for *xs the names are xs_0, xs_1,
+    ...
     """
     leaves: list[tuple[str, Any]] = []
 
@@ -204,7 +209,7 @@ def flatten_call(
 
 
 def positional_names(signature: inspect.Signature | None, count: int) -> list[str]:
-    """The names of the parameters that take the first `count` positional arguments."""
+    """Return the names of the parameters that take the first `count` positional arguments."""
     names: list[str] = []
     for parameter in signature.parameters.values() if signature else ():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -215,7 +220,8 @@ def positional_names(signature: inspect.Signature | None, count: int) -> list[st
 
 
 def flatten_outputs(value: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """(tree, named tensors) of a model's return value; a TensorTuple counts as a tuple."""
+    """Return (tree, named tensors) of a model's return value `value`. A TensorTuple counts as a
+    tuple."""
     return tree.flatten(_untuple(value), "output", is_tensor)
 
 
@@ -230,7 +236,8 @@ def _untuple(value: Any) -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether an argument becomes an input of the graph, like Tensors, NDArrays and NumPy's."""
+    """Return whether an argument `x` becomes an input of the graph, like Tensors, NDArrays and
+    NumPy arrays."""
     return hasattr(type(x), "__dlpack__")
 
 
@@ -244,13 +251,14 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
 
 
 class _Known:
-    """What needle's sources and its text determine."""
+    """A check that needle's sources and an op's text determine the op."""
 
     def __init__(self) -> None:
         self._classes: dict[type, bool] = {}
 
     def ops(self, ops: Iterable[Any]) -> bool:
-        """Whether that is so of ops: of their classes and their attributes."""
+        """Return whether needle's sources and the ops' texts determine the classes and attributes
+        of `ops`."""
         return all(
             self._class(type(op))
             and all(self._attribute(getattr(op, f.name)) for f in dataclasses.fields(op))
@@ -258,7 +266,8 @@ class _Known:
         )
 
     def _class(self, cls: type) -> bool:
-        """Whether a class and its methods are needle's; other code may have replaced some."""
+        """Return whether a class and its methods are needle's. Other code may have replaced
+        methods."""
         if cls not in self._classes:
             self._classes[cls] = all(
                 library_code.is_ours(base.__module__)

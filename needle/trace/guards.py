@@ -1,7 +1,7 @@
-"""Links, the guards of values that a search has found: they tell whether a value is still there.
+"""Links guard values that a search has found: they tell whether a value is still in its place.
 
-Each has a `holder` and a `key`, which say what it is about, and the link `before` it, through which
-the search came. needle.nn.module.Link is that of one item.
+Each link has a `holder` and a `key`, which name the place, and the link `before` it on the search's
+path. needle.nn.module.Link is the link of a single item.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..backend_ndarray import NDArray
 
 
 class Whole(NamedTuple):
-    """A record that a container had these items. `key` is that of a Link."""
+    """A record of a container's items. `key` has the role of a Link's key."""
 
     holder: Any
     values: tuple[Any, ...]
@@ -23,7 +23,7 @@ class Whole(NamedTuple):
     key: Any = "all"
 
     def holds(self) -> bool:
-        """Whether it has the same items, or equal ones of the same identity, in their order."""
+        """Return whether the container still has the same items (by identity) in the same order."""
         holder, values = self.holder, self.values
         items = items_of(holder)
         return len(items) == len(values) and all(
@@ -32,20 +32,20 @@ class Whole(NamedTuple):
 
 
 class Without(NamedTuple):
-    """A record that a namespace had no such name: then that of a class counts."""
+    """A record that a namespace does not have a name, so that the class's attribute counts."""
 
     holder: Any
     key: Any
     before: Any
 
     def holds(self) -> bool:
-        """Whether it still has none."""
+        """Return whether the namespace still lacks the name."""
         return self.key not in self.holder
 
 
 class Contents:
-    """The elements of an array as they were: equal to another one with the same dtype, shape and
-    bytes."""
+    """A record of an array's elements. Two records with the same dtype, shape and bytes are
+    equal."""
 
     def __init__(self, values: Any, before: Any = None) -> None:
         self.holder, self.key, self.before = values, "contents", before
@@ -58,7 +58,7 @@ class Contents:
         return type(values).__name__, (len(values),), bytes(values)
 
     def holds(self) -> bool:
-        """Whether the array has the same elements now."""
+        """Return whether the array still has the same elements."""
         return self._state == self._now()
 
     def __eq__(self, other: Any) -> bool:
@@ -72,17 +72,17 @@ class Contents:
 
 
 class Members:
-    """What an object's class computes of it, as the holder of a Link."""
+    """The computed attributes (properties, slots) of an object, as the holder of a Link."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self._thing, name, Members)  # which no value is
+        return getattr(self._thing, name, Members)  # Members: never an attribute's value
 
 
 class Cell:
-    """A closure's variable as the holder of a Link."""
+    """A variable of a closure, as the holder of a Link."""
 
     def __init__(self, cell: types.CellType) -> None:
         self.cell = cell
@@ -92,13 +92,14 @@ class Cell:
 
 
 def items_of(container: Any) -> tuple[Any, ...]:
-    """The items of a container; the keys of a mapping, and then its values."""
+    """Return the items of a `container`; for a mapping, the keys and then the values."""
     if isinstance(container, (dict, types.MappingProxyType)):
         return (*container, *container.values())
     return tuple(container.ravel() if isinstance(container, np.ndarray) else container)
 
 
 def subject(link: Any) -> tuple[int, Any]:
-    """What a link is about, the same for all links to it while its holder lives."""
+    """Return a key of the place that a `link` guards. It is the same for all links to the place
+    while the holder lives."""
     holder = link.holder
     return id(holder.cell if isinstance(holder, Cell) else holder), link.key

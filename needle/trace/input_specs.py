@@ -1,4 +1,4 @@
-"""The specs of a trace's inputs, with the dims that the caller gives to their axes."""
+"""The specs of a trace's inputs, with the dims that the caller assigns to axes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ..sizes.dims import Dim, Expression, dims_of
 def symbolic_specs(
     inputs: Sequence[tuple[str, Spec]], positions: Sequence[str], dims: Mapping[Any, Any]
 ) -> list[Spec]:
-    """The specs of named inputs with expressions as `dims` gives them: {input: {axis: extent}}.
+    """Return the specs of the named `inputs`, with the extents that `dims` assigns: {input: {axis:
+    extent}}.
 
-    An input is given by its name or, if it is an argument of its own, by the position of the
-    argument; `positions` are the names of positional arguments. Raises DimError that names what is
-    not there, and for two dims of one name.
+    A key of `dims` is an input's name or, if the input is a whole argument, the argument's
+    position; `positions` are the names of the positional arguments. Raises DimError for an unknown
+    input or axis, which it names, and for two dims with one name.
     """
     if not isinstance(dims, Mapping):
         raise DimError(f"dims={dims!r}: must be a dict like {{'x': {{0: Dim('n', max=64)}}}}")
@@ -62,9 +63,9 @@ def _shape(name: str, spec: Spec, axes: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 def _check_names(specs: Sequence[Spec]) -> None:
-    """Raise DimError for two dims of one name."""
+    """Raise DimError for two dims with one name."""
     known: dict[str, Dim] = {}
     for dim in sorted(dims_of(n for spec in specs for n in spec.shape), key=Dim.described):
         other = known.setdefault(dim.name, dim)
         if other is not dim:
-            raise DimError(f"dims: two dims of one name, {other.described()} and {dim.described()}")
+            raise DimError(f"dims: two dims have one name: {other.described()}, {dim.described()}")

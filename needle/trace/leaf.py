@@ -16,9 +16,9 @@ class Leaf:
     name: str
     node: Node
     value: NDArray = dataclasses.field(repr=False)
-    others: tuple[str, ...] = ()  # further names of a parameter
+    others: tuple[str, ...] = ()  # other names of a parameter
 
     @property
     def spec(self) -> Any:
-        """Shape, dtype and device."""
+        """The shape, dtype and device."""
         return self.node.spec

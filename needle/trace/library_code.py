@@ -1,4 +1,4 @@
-"""Which code is not followed: needle's own, Python's library, and installed packages."""
+"""Recognize code that is not followed: needle's own, Python's library, and installed packages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE, a bit of a type's flags
 
 
 def is_known(module: Any) -> bool:
-    """Whether a module, by its name, is of Python's library or of an installed package. A user's
-    file may have the name of one in Python's library, and `__main__` is the user's program even if
-    an installed package runs it."""
+    """Return whether the module with this name is part of Python's library or of an installed
+    package. A user's file may have the name of a library module, and `__main__` is the user's
+    program even if an installed package runs it."""
     top = _top(module)
     if top == "__main__":
         return False
@@ -33,18 +33,19 @@ def is_known(module: Any) -> bool:
 
 
 def is_ours(module: Any) -> bool:
-    """Whether a module, by its name, belongs to needle."""
+    """Return whether the `module` with this name belongs to needle."""
     return _top(module) == "needle"
 
 
 def is_told(thing: type | types.FunctionType) -> bool:
-    """Whether a function or class is code of such a module."""
+    """Return whether a function or class (`thing`) is code of needle, Python's library or an
+    installed package."""
     module = thing.__module__
     if not (is_known(module) or is_ours(module)):
         return False
     if not isinstance(thing, type) or not thing.__flags__ & _MADE_BY_CLASS:
         return True
-    # A class that a library's function made for user code names the library as its module.
+    # A class that a library function makes for user code names the library as its module.
     found: Any = sys.modules.get(module)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -52,5 +53,6 @@ def is_told(thing: type | types.FunctionType) -> bool:
 
 
 def _top(module: Any) -> str:
-    """The package of a module; "" for what is no name, as a class may set its own to anything."""
+    """Return the top-level package of a module's name, or "" if `module` is not a string; a class
+    may set `__module__` to anything."""
     return module.partition(".")[0] if isinstance(module, str) else ""

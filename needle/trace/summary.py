@@ -1,6 +1,6 @@
-"""`Module.summary`: layers, output shapes, parameters and multiply-adds, by tracing.
+"""`Module.summary` counts layers, output shapes, parameters and multiply-adds by tracing.
 
-This module binds the method to Module, because a trace is defined after modules.
+This module binds the method to Module, because traces are defined after modules.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .tracer import trace
 
 
 class Row(NamedTuple):
-    """A module, with all that is below it."""
+    """A module, counted with all its submodules."""
 
-    path: str  # "" is the model
+    path: str  # "" for the model
     kind: str
-    outputs: tuple[str, ...]  # of its first call, such as "float32[8, 10]"; () if it had none
+    outputs: tuple[str, ...]  # of the first call, such as "float32[8, 10]"; () without a call
     calls: int
     parameters: int  # elements; a shared parameter counts once
     multiply_adds: int
 
 
 class Summary:
-    """What a model consists of; `str` and `repr` show it as a table.
+    """The layers and totals of a model; `str` and `repr` show them as a table.
 
     `rows` has a Row for each module, parents first. `parameters`, `trainable` (those that require a
     gradient), `parameter_bytes` and `multiply_adds` are the model's totals.
@@ -49,7 +49,7 @@ class Summary:
     def __str__(self) -> str:
         head = ("layer", "output", "parameters", "multiply-adds")
         lines = [head]
-        paths = [""]  # of the modules above, each with a "." behind it
+        paths = [""]  # the paths of the parent modules, each followed by "."
         for row in self.rows:
             while row.path and not row.path.startswith(paths[-1]):
                 paths.pop()
@@ -79,12 +79,11 @@ class Summary:
 
 
 def summary(model: Module, *args: Any, **kwargs: Any) -> Summary:
-    """What the model consists of and computes for arguments like these: a table of each module's
-    output, parameters and multiply-adds. Nothing is computed, and the model stays as it is.
+    """Return a table of the outputs, parameters and multiply-adds of each module of `model` for
+    arguments like these. Nothing is computed, and the model is unchanged.
 
-    Arguments are those of a call. The model is traced in eval mode. Multiply-adds are those of
-    matmuls, convolutions and recurrences; other operations count none. Raises the errors of
-    tracing.
+    `args` and `kwargs` are the arguments of a call. The model is traced in eval mode. Multiply-adds
+    are counted for matmuls, convolutions and recurrences only. Raises the errors of tracing.
     """
     modules = model.named_modules()
     seen: dict[int, list[tuple[str, ...]]] = {id(module): [] for _, module in modules}
@@ -140,7 +139,7 @@ def _conv_input(node: Node, grad: Any, weight: Any) -> int:
 
 
 def _scan(node: Node, *inputs: Any) -> int:
-    """Those of all steps."""
+    """Return the multiply-adds of all steps."""
     op: Any = node.op
     body = op.fitted(inputs).body
     specs, total = body.specs(), 0

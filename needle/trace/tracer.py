@@ -1,8 +1,8 @@
-"""Tracing: run a model without data and record its ops.
+"""Trace a model: run it without data and record its ops.
 
-While tracing, tensors have a shape and dtype but no value; an op infers and does not compute.
-Reading a value, drawing random numbers and writing to the model raise a TraceError, so the graph
-depends on no data, and the model stays unchanged.
+While tracing, tensors have a shape and dtype but no value; an op infers its result's spec and does
+not compute. Reading a value, drawing random numbers and writing to the model raise TraceError, so
+the graph does not depend on data and the model stays unchanged.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 
 
 class Trace(Writing):
-    """The state of one trace. Ops, tensors and modules find it as `state.trace`.
+    """The state of one trace. Ops, tensors and modules access it as `state.trace`.
 
-    With `writes`, those to tensors that outlive the traced function become results of the graph;
-    otherwise they are refused.
+    With `writes`, writes to tensors that outlive the traced function become results of the graph;
+    otherwise such writes are refused.
     """
 
     def __init__(self, has_dims: bool = False, writes: bool = False) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
-        self._others: dict[int, list[str]] = {}  # their further names
+        self._others: dict[int, list[str]] = {}  # their other names
         self._paths: dict[int, str] = {}  # paths of modules, by id
         self._held: list[Any] = []  # keeps ids from being reused
         self._stack: list[str] = []
@@ -54,10 +54,11 @@ class Trace(Writing):
         self._closed_over = 0
         super().__init__(writes)
         self.has_dims = has_dims
-        self.recorded = 0  # ops, also those that nothing reads
+        self.recorded = 0  # number of ops, including those that nothing reads
 
     def adopt(self, model: Module, prefix: str) -> None:
-        """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
+        """Make the parameters and buffers of `model` leaves, with names that start with `prefix`,
+        and record its modules' paths."""
         for path, module in model.named_modules():
             self._paths.setdefault(id(module), (prefix + path).rstrip("."))
             self._state.append((module, dict(vars(module))))
@@ -67,13 +68,14 @@ class Trace(Writing):
         self._held.append(model)
 
     def adopt_tensor(self, tensor: Tensor, name: str) -> None:
-        """Make a tensor from the traced function's surroundings a leaf of that name."""
+        """Make a `tensor` from outside the traced function a leaf called `name`."""
         self._names.setdefault(id(tensor), name)
         self._held.append(tensor)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context in which the calling thread traces; its exit undoes assignments to modules."""
+        """Trace on the calling thread inside the context. Its exit undoes assignments to
+        modules."""
         state.trace = self
         try:
             yield
@@ -92,8 +94,8 @@ class Trace(Writing):
     # Called by ops, tensors and modules
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
-        """Record `op`. Raises the errors of `infer`, and TraceError for a result that may have an
-        extent of 0 for some size of a dim."""
+        """Record a call of `op` with `inputs` and return its result. Raises the errors of `infer`,
+        and TraceError for a result that may have an extent of 0 at some size of a dim."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
@@ -103,7 +105,7 @@ class Trace(Writing):
             if self.has_dims:
                 op = op.decided(*specs)
             spec = op.infer(*specs)
-        except TraceError as error:  # it needs the number of a size
+        except TraceError as error:  # the op needs a size as a number
             raise TraceError(f"{op.name}: {error}") from None
         self.recorded += 1
         node = Node(spec, False, self.where)
@@ -121,7 +123,7 @@ class Trace(Writing):
         return handle(node, None)
 
     def _check_extents(self, op: Op, spec: Spec) -> None:
-        """TraceError if an extent may be 0 or less: code for no elements is other code."""
+        """Raise TraceError if an extent may be below 1, because code for empty tensors differs."""
         for n in spec.shape:
             if isinstance(n, Expression) and n.bounds[0] < 1:
                 dims = ", ".join(sorted(dim.described() for dim in n.dims))
@@ -132,12 +134,12 @@ class Trace(Writing):
                 )
 
     def leaf(self, tensor: Value) -> Node:
-        """The node that stands for a tensor with a value."""
+        """Return the node that represents a `tensor` with a value."""
         now = self._now.get(id(tensor))
         return self._first(tensor).node if now is None else now
 
     def _first(self, tensor: Value) -> Leaf:
-        """The leaf that stands for a tensor as it was when the call began."""
+        """Return the leaf that represents a tensor as it was when the call began."""
         found = self._leaves.get(id(tensor))
         if found is None:
             own = tensor._node
@@ -150,7 +152,7 @@ class Trace(Writing):
         return found
 
     def check_read(self, tensor: Value) -> None:
-        """TraceError unless `tensor` is a constant."""
+        """Raise TraceError unless `tensor` is a constant."""
         name = self._name(tensor)
         if name is not None:
             what = f"{tensor.spec} parameter or buffer {name!r}"
@@ -164,14 +166,14 @@ class Trace(Writing):
         )
 
     def refuse_random(self, what: str) -> None:
-        """TraceError: random numbers would be baked in."""
+        """Raise TraceError, because the random numbers of `what` would become constants."""
         raise TraceError(
             f"tracing: {self.here} draws random numbers ({what}); they would become constants. "
             f"Pass them in as an input{user_line()}"
         )
 
     def gradients(self) -> list[tuple[str, Node]]:
-        """The gradients that parameters and buffers have, each with its tensor's name."""
+        """Return the gradients of parameters and buffers, each with its tensor's name."""
         named = [leaf for key, leaf in self._leaves.items() if key in self._names]
         nodes: list[tuple[str, Any]] = [(leaf.name, leaf.node) for leaf in named]
         grads = [(name, node.last_grad) for name, node in nodes]
@@ -179,7 +181,7 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
-        """Context in which ops are recorded with the path of `module`."""
+        """Record ops with the path of `module` inside the context."""
         path = self._paths.get(id(module))
         if path is None:
             path = ".".join(filter(None, (self.where, type(module).__name__)))
@@ -191,7 +193,7 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def within(self, path: str) -> Iterator[None]:
-        """Context in which ops are recorded with this path, below that of the running module."""
+        """Record ops with this `path`, below the running module's, inside the context."""
         self._stack.append(".".join(filter(None, (self.where, path))))
         try:
             yield
@@ -206,7 +208,7 @@ class Trace(Writing):
     def _name(self, tensor: Value) -> str | None:
         name = self._names.get(id(tensor))
         if name is None and isinstance(tensor, Parameter):
-            # A tensor of a model that the traced function found in some other way.
+            # A tensor of a model that the search did not find.
             name = self._names[id(tensor)] = f"param_{self._closed_over}"
             self._closed_over += 1
             self._held.append(tensor)
@@ -225,7 +227,8 @@ class Trace(Writing):
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
-        """The parameters and buffers in the models' order, or the constants in order of use."""
+        """Return the leaves that are parameters and buffers, in the models' order, if `params`;
+        otherwise return the constants in order of use."""
         order = {key: i for i, key in enumerate(self._names)}
         found = [(key, leaf) for key, leaf in self._leaves.items() if (key in order) is params]
         if params:
@@ -238,7 +241,8 @@ class Trace(Writing):
         find: Callable[[], Surroundings],
         bake: Callable[[Surroundings], Baked] | None,
     ) -> Weights:
-        """The weights of the traced graph; `find` and `bake` are those of Weights."""
+        """Return the weights of the traced `graph`. `find` and `bake` are the arguments of
+        Weights."""
         tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
         known = {name for name, _, _ in tensors_of(find())}
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
@@ -256,22 +260,22 @@ def trace(
     dims: Mapping[Any, Any] | None = None,
     **kwargs: Any,
 ) -> Graph:
-    """The graph of `fn(*args, **kwargs)`; nothing is computed and no module is changed.
+    """Return the graph of `fn(*args, **kwargs)`. Nothing is computed and no module is changed.
 
     Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, also nested in
     lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
     If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict. A
-    Module whose `forward` does not name inputs and outputs does so itself: in `call_signature`, an
-    inspect.Signature, and in `result_names`.
+    Module whose `forward` does not name its inputs and outputs can name them in `call_signature`,
+    an inspect.Signature, and in `result_names`.
 
-    `dims` gives axes of inputs a size that is not known: {"x": {0: Dim("n", max=64)}}, by the name
-    of an argument or its position, and a tensor in a list, tuple or dict by the name that
-    `Graph.inputs` has for it ("xs_0", "batch_image"). In the place of a Dim, an expression of dims
-    may stand. Extents that depend on dims are expressions of them (`needle.sizes.dims`).
+    `dims` leaves the size of input axes open: {"x": {0: Dim("n", max=64)}}. A key is an argument's
+    name or position; for a tensor in a list, tuple or dict, it is the name that `Graph.inputs` has
+    for it ("xs_0", "batch_image"). An expression of dims may replace a Dim. Extents that depend on
+    dims are expressions of dims (`needle.sizes.dims`).
 
     Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
     unless `training`; TraceError if the model reads a value, draws random numbers, writes to
-    itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
+    itself, or needs an open size as a number; and the errors of `infer` for shapes and dtypes.
     """
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn)
@@ -307,14 +311,14 @@ def trace_flat(
     positions: Sequence[str] = (),
     writes: bool = False,
 ) -> Graph:
-    """The graph of `call`, which takes a list of tensors, on these named examples. `dims` is as for
-    `trace`; `positions` are the names of positional arguments.
+    """Return the graph of `call`, a function of a list of tensors, for the named examples `inputs`.
+    `dims` has the form that `trace` takes; `positions` are the names of positional arguments.
 
-    `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
-    are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
-    refuses a change of the Python values that the trace has read there. A gradient in one of these
-    Tensors that is not returned is then a TraceError. With `writes`, `Graph.effects` says what
-    calls write.
+    `find` returns the outer values that `call` can read, like `found_in`. With `follow_all`, all
+    Tensors among them are leaves that `Graph.weights` follows, not only Parameters and buffers, and
+    `Graph.weights.follow` also refuses changes of outer Python values that the trace has read. A
+    gradient of such a Tensor that is not returned then raises TraceError. With `writes`,
+    `Graph.effects` describes what calls write.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
@@ -347,8 +351,9 @@ def trace_flat(
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
     graph.effects = run.effects
     if run.effects.kept:
-        # As the function has computed them: a gradient to weights beside that to their input. In
-        # the order of the results, what the forward pass keeps would be alive for longer.
+        # Keep the function's order of computation, in which the gradients to weights and to their
+        # inputs are adjacent. In the order of the results, values of the forward pass would live
+        # longer.
         graph.nodes.sort(key=lambda node: node.made)
     if follow_all:
         _check_gradients(gradients, graph, run.stepped)
@@ -359,7 +364,7 @@ def trace_flat(
 
 
 def as_tensor(value: Any) -> Tensor:
-    """`value`, for which `is_tensor` is true, as a Tensor."""
+    """Return a `value` for which `is_tensor` is true as a Tensor."""
     return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
 
 
@@ -413,7 +418,7 @@ def _check_outputs(output_tree: Any) -> None:
 def _check_gradients(
     gradients: Sequence[tuple[str, Node]], graph: Graph, stepped: Collection[str]
 ) -> None:
-    """TraceError for a gradient that no output depends on: nothing would ever see it."""
+    """Raise TraceError for a gradient that no output depends on, because it would be lost."""
     used = {id(node) for node in graph.nodes}
     for name, node in gradients:
         if id(node) not in used and name not in stepped:

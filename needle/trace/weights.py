@@ -1,8 +1,8 @@
 """The current weights of a traced function, and whether they have changed.
 
-Weights are found by name: those of Modules that are the function itself, its arguments, or read
-from its surroundings, and Parameters that it reads from there. To find that nothing has changed,
-two counters are compared (of writes in place and of replaced values), and the entries of each list,
+Weights are found by name. They belong to Modules (the function itself, its arguments, or outer
+Modules that it reads) or are outer Parameters that it reads. To check that nothing has changed, two
+counters are compared (of in-place writes and of replaced values), and the entries of each list,
 dict, closure and plain object that leads to a weight.
 """
 
@@ -24,11 +24,12 @@ from .guards import Contents, subject
 class Weights:
     """The weights of a traced function by name, and the tensors that became its constants.
 
-    `find()` searches everything the function can reach, as `found_in` does; `names` are the used
-    weights, `unfound` those of them that the search did not reach. `bake` (see `baked_in`) returns
-    the values there that are fixed in the trace; without it a change of these is not noticed.
-    `same` are further tensors by name: the search must find these very ones, with any value.
-    Writes of other libraries to shared memory (DLPack) are not seen. Safe to call from any thread.
+    `find()` searches everything the function can reach, like `found_in`. `names` are the names of
+    the used weights; `unfound` are the weights that the search did not reach. `constants` are the
+    tensors that became constants. `bake` (see `baked_in`) returns the Python values that are fixed
+    in the trace; without it, changes of them go unnoticed. `same` are other tensors by name: the
+    search must find the same objects, with any value. Writes of other libraries to shared memory
+    (DLPack) are not detected. All methods may be called from any thread.
     """
 
     def __init__(
@@ -56,17 +57,18 @@ class Weights:
         self._lock = lock_of_one_object()
 
     def values(self) -> dict[str, NDArray]:
-        """The current weights."""
+        """Search for the current weights and return them by name."""
         return _values(self._names, self._search(self._find())[0])
 
     def found(self) -> dict[str, NDArray]:
-        """The weights that the last search found."""
+        """Return the weights that the last search found, by name."""
         return _values(self._names, self._tensors)
 
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
-        """Call `use` with the weights if one was written or replaced since the last call.
+        """Call `use` with the weights if a weight was written or replaced since the last call.
 
-        Raises ChangedError if a constant or a baked value was, or if a weight is gone.
+        Raises ChangedError if a constant or a fixed Python value has changed, or if a weight is
+        gone.
         """
         is_same = not self._links or all([link.holds() for link in self._links])
         if is_same and self._now() == self._stamp:
@@ -91,18 +93,18 @@ class Weights:
 
     @property
     def stamp(self) -> int:
-        """A number that differs after every change that `follow` has looked at."""
+        """A number that changes with every change that `follow` has processed."""
         return self._stamp
 
     def advance(self, writes: int, replacements: int) -> None:
-        """Count writes and replacements of the caller's own, which are no change of these weights.
-        If others came between, the next call of `follow` looks."""
+        """Count the caller's own `writes` and `replacements`, which do not change these weights. If
+        other code also wrote, the next call of `follow` searches again."""
         now = self._now()
         if now == self._stamp + (replacements << 64) + writes:
             self._stamp = now
 
     def _check_baked(self, around: Surroundings) -> None:
-        """ChangedError if a value that is fixed in the trace is another one now."""
+        """Raise ChangedError if a value that is fixed in the trace has changed."""
         if self._bake is not None:
             found, self._bonds = self._bake(around)
             changes = differences(found, self.baked)
@@ -110,8 +112,8 @@ class Weights:
                 raise ChangedError(f"the function was traced with another value: {changes[0]}")
 
     def _search(self, around: Surroundings) -> tuple[list[Tensor], list[Any], set[int]]:
-        """The weights in order, the links that lead to used tensors, and the numbers of the
-        constants among these."""
+        """Return the weights in order, the links that lead to used tensors, and the numbers of the
+        constants that were found."""
         wanted = {*self._names, *self._aliases, *self._same}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
         found, reached = dict(self._unfound), set()
@@ -133,7 +135,7 @@ class Weights:
         for alias, name in self._aliases.items():
             if found[alias] is not found[name]:
                 raise ChangedError(
-                    f"{alias!r} and {name!r} were one weight when the function was traced, and are "
+                    f"{alias!r} and {name!r} were one weight when the function was traced, but are "
                     "two now: compile it again"
                 )
         for name, tensor in self._same.items():
@@ -142,7 +144,7 @@ class Weights:
         return [found[name] for name in self._names], list(links.values()), reached
 
     def _other_names(self, around: Surroundings) -> dict[str, str]:
-        """Further names of the weights, each with the weight's own name."""
+        """Return the other names of the weights, each with the weight's own name."""
         found: dict[str, Tensor] = {}
         for name, tensor, _ in tensors_of(around):
             found.setdefault(name, tensor)
@@ -152,13 +154,13 @@ class Weights:
 
     def _changed(self, number: int, how: str) -> ChangedError:
         return ChangedError(
-            f"a tensor {self._constants[number].spec} that is no Parameter or buffer has been "
+            f"a tensor {self._constants[number].spec} that is not a Parameter or buffer was "
             f"{how} since the function was traced: its values have become constants"
         )
 
     def _now(self) -> int:
-        """A number that differs after every replacement and every write in place."""
-        now = last_replacement[0] << 64  # the counts of writes never fall, nor do they come so far
+        """Return a number that changes with every replacement and every in-place write."""
+        now = last_replacement[0] << 64  # counts of writes only grow, and stay below 2**64
         for writes in self._writes:
             now += writes()
         return now
@@ -169,7 +171,7 @@ class Weights:
 
 
 _Version = tuple[NDArray, int]  # a value, and the write count of its last write
-Found = tuple[str, Tensor, Any]  # name, tensor, and the last link that leads to it
+Found = tuple[str, Tensor, Any]  # name, tensor, and the last link on the path to it
 Baked = tuple[dict[str, Any], list[Any]]  # values by name, and links that lead to them
 
 
@@ -183,7 +185,7 @@ def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
 
 
 def tensors_of(found: Surroundings) -> Iterator[Found]:
-    """The tensors in the result of `found_in`, by name."""
+    """Yield the tensors in a result of `found_in` (`found`), with their names and links."""
     for prefix, (item, link) in found.items():
         if isinstance(item, Module):
             for name, value, last in walk(item, link, hidden=True):
@@ -197,10 +199,11 @@ def tensors_of(found: Surroundings) -> Iterator[Found]:
 
 
 def baked_in(found: Surroundings, written: Collection[Any] = ()) -> Baked:
-    """The Python values in the result of `found_in` on which a trace may depend, by name, and the
-    links to them: variables, classes and attributes of Modules, shapes and dtypes of tensors and
-    whether they require gradients. Attributes of Modules have no links, as for `walk`. What is
-    behind places that the trace itself has `written` does not count."""
+    """Return the Python values in a result of `found_in` (`found`) on which a trace may depend, by
+    name, and the links to them. The values are variables, the classes and attributes of Modules,
+    and the shapes and dtypes of tensors and whether they require gradients. Attributes of Modules
+    have no links, as in `walk`. Values behind places that the trace itself has `written` are left
+    out."""
     values: dict[str, Any] = {}
     links: list[Any] = []
     for prefix, (item, link) in found.items():
@@ -238,8 +241,9 @@ def _add(links: list[Any], link: Any) -> None:
 
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Each value that is another one now, in words. Numbers, strings and tuples are the same if
-    they look the same (2 and 2.0 do not); all else only if it is the same object."""
+    """Describe each value that differs between `now` and `before`. Numbers, strings and tuples are
+    equal if their texts are equal (2 and 2.0 differ); other values are equal only if they are the
+    same object."""
     return [
         f"{name} is {_shown(name, now)} instead of {_shown(name, before)}"
         for name in {**before, **now}

@@ -1,9 +1,9 @@
-"""What a traced function writes to tensors that outlive the call.
+"""Record what a traced function writes to tensors that outlive the call.
 
-A write changes nothing while tracing. The trace notes which value the tensor has from there on, so
-that later reads see it, and the last one is a result of the graph. `Effects` has what a call of
-compiled code does with these results, and what it does in Python: a learning rate, for example, is
-read before each call and given to the code as an array.
+A write changes nothing while tracing. The trace records the tensor's new value, so that later reads
+see it; the last value is a result of the graph. `Effects` describes what a call of compiled code
+does with these results, and what it does in Python. For example, a learning rate is read before
+each call and passed to the code as an array.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..nn.module import Module
 from ..ops.elementwise import Detach
 from .leaf import Leaf
 
-_grad: Any = Node.grad  # type: ignore[misc]  # the slot, which the classes below cover
+_grad: Any = Node.grad  # type: ignore[misc]  # the slot, which properties of the classes below hide
 
 
 class Variable(Node):
-    """A leaf of a trace. `begins` says what the function did first with its gradient: "read" it (to
-    add to it, say) or "set" it; None if neither."""
+    """A leaf of a trace. `begins` is the function's first use of the leaf's gradient: "read" (for
+    example, to add to it), "set", or None."""
 
     __slots__ = ("begins",)
 
@@ -49,18 +49,18 @@ class Variable(Node):
 
     @property
     def last_grad(self) -> Any:
-        """The gradient, for those who only look at it."""
+        """The gradient, read without setting `begins`."""
         return _grad.__get__(self)
 
 
 class Rewritten(Node):
-    """A tensor after a write: a leaf for gradients, with the gradient of the tensor's first node,
-    that stands for the node of the written `value`, whose memory it may share."""
+    """A tensor after a write. It is a leaf for gradients and has the gradient of the tensor's first
+    node. It represents the node of the written `value`, whose memory it may share."""
 
     __slots__ = ("first", "shares", "value")
 
     def __init__(self, first: Node, value: Node, shares: bool = False) -> None:
-        # Not by Node's constructor, which would set the gradient of `first`.
+        # Does not call Node's constructor, which would set the gradient of `first`.
         self.first, self.value, self.op, self.input_nodes = first, value, None, ()
         self.shares = shares
         self.saved = self.output = None
@@ -77,8 +77,8 @@ class Rewritten(Node):
 
 
 def resolve(roots: Sequence[Node]) -> list[Node]:
-    """The nodes that `roots` stand for. In what these depend on, each Rewritten is replaced by the
-    node of its value."""
+    """Return the nodes that `roots` represent. In all nodes that they depend on, each Rewritten is
+    replaced by the node of its value."""
     found = [_behind(root) for root in roots]
     seen: set[int] = set()
     pending = list(found)
@@ -94,7 +94,7 @@ def resolve(roots: Sequence[Node]) -> list[Node]:
 
 
 def _is_same(node: Node, leaf: Node) -> bool:
-    """Whether a node has the value that a leaf had when the call began."""
+    """Return whether a node has the value that a leaf had when the call began."""
     node = _behind(node)
     while isinstance(node.op, Detach):
         node = _behind(node.input_nodes[0])
@@ -108,8 +108,8 @@ def _behind(node: Node) -> Node:
 
 
 class Slot(NamedTuple):
-    """An array that outlives the call: how to find it, and how to put another one in its place.
-    Without `put`, new values are written to its memory."""
+    """An array that outlives the call. `find` returns it, and `put` replaces it; without `put`, new
+    values are written to its memory."""
 
     name: str
     find: Callable[[], NDArray]
@@ -117,14 +117,14 @@ class Slot(NamedTuple):
 
 
 class Effects:
-    """What calls of a traced function read and write besides its arguments and weights.
+    """The reads and writes of a traced function's calls besides its arguments and weights.
 
-    The last inputs of its graph are the arrays of `fed`, which it only reads, and of `kept`, whose
-    new values are the last results. Each of `actions` is called at each call, in order: those up to
-    the last that feeds an array before the code runs, the others after it. Each of `guards`
-    tells whether something is as it was when the function was traced, and so does each of `checks`,
-    which cannot have changed as long as only calls have written. `clean` are the tensors whose
-    gradient must be None when a call begins, `cleared` those whose gradient a call drops.
+    The last inputs of the graph are the arrays of `fed`, which it only reads, and of `kept`, whose
+    new values are the last results. Each call runs all `actions` in order: those up to the last
+    that feeds an array run before the code, the others after it. Each of the `guards` and `checks`
+    tells whether a condition of the trace still holds; the conditions of `checks` cannot change
+    while only calls write. `clean` are the tensors whose gradient must be None when a call begins;
+    `cleared` are the tensors whose gradient a call drops.
     """
 
     def __init__(self) -> None:
@@ -136,19 +136,20 @@ class Effects:
         self.checks: list[Callable[[], bool]] = []
         self.clean: list[tuple[str, Tensor]] = []
         self.cleared: list[Tensor] = []
-        self._gradients = -1  # the count of gradients when these were looked at
+        self._gradients = -1  # the count of gradients at the last check
 
     def __bool__(self) -> bool:
-        """Whether a call does anything but compute results from its arguments and weights."""
+        """Return whether a call does more than compute results from its arguments and weights."""
         return any((self.kept, self.fed, self.actions, self.guards, self.checks))
 
     def begin(self) -> None:
-        """What a call does first. TraceError if a gradient is left to which it would not add."""
+        """Start a call: check and drop gradients, and run the actions that feed arrays. Raises
+        TraceError if a tensor still has a gradient that compiled code would not add to."""
         if self._gradients != last_gradient[0]:
             for name, tensor in self.clean:
                 if tensor.grad is not None:
                     raise TraceError(
-                        f"{name}.grad is not None when the call begins, and compiled code adds to "
+                        f"{name}.grad is not None when the call begins, but compiled code adds to "
                         "no gradient from outside: call zero_grad() before"
                     )
             for tensor in self.cleared:
@@ -158,15 +159,15 @@ class Effects:
             each()
 
     def end(self) -> None:
-        """What a call does when the code has run."""
+        """Run the actions that follow the code of a call."""
         for each in self.actions[self.feeding :]:
             each()
 
 
 class Writing:
-    """The part of a trace that is about writes and what else a call does besides computing."""
+    """The part of a trace that records writes and other side effects of a call."""
 
-    # Of the trace:
+    # Attributes that the trace defines:
     _leaves: dict[int, Leaf]
     _tensors: dict[int, Any]
     _names: dict[int, str]
@@ -179,23 +180,24 @@ class Writing:
 
     def __init__(self, writes: bool) -> None:
         self.records_writes = writes
-        self._now: dict[int, Node] = {}  # of tensors that were written, by id
-        self._replaced: set[int] = set()  # those of them that get other memory
+        self._now: dict[int, Node] = {}  # the current nodes of written tensors, by id
+        self._replaced: set[int] = set()  # written tensors that get new memory, by id
         self._stale: dict[int, tuple[Node, str]] = {}  # nodes whose memory was written, by id
         self._assigned: dict[tuple[int, str], tuple[Module, str, Tensor]] = {}
         self._undo: list[Callable[[], object]] = []
-        # Names of tensors that were written, and had no gradient left when the call began.
+        # Names of written tensors whose gradient the call sets before it reads it.
         self.stepped: set[str] = set()
         self._written: dict[str, Tensor] = {}  # the tensors of the function's effects, by name
-        self._arrays: dict[tuple[int, str], Tensor] = {}  # of objects that are no Modules
+        self._arrays: dict[tuple[int, str], Tensor] = {}  # of objects that are not Modules
         self._slots: dict[int, Slot] = {}  # of these tensors, by id
-        self.labels: dict[int, str] = {}  # names of objects around the function, by id
+        self.labels: dict[int, str] = {}  # names of objects outside the function, by id
         self.effects = Effects()
 
     def write(self, tensor: Tensor, value: Tensor, replaces: bool = False) -> bool:
-        """Note that `tensor` has this value from now on, in its memory or, if the write `replaces`
-        that, in another. False, and nothing happens, if the caller may write it: a constant that no
-        op has used. TraceError if writes are refused."""
+        """Record that `tensor` has this `value` from now on, in its own memory or, if the write
+        `replaces` the memory, in new memory. Return False and record nothing if the caller may
+        write the tensor itself: a constant that no op has used. Raises TraceError if writes are
+        refused."""
         is_local = self._name(tensor) is None and tensor._data is not None
         if not self.records_writes or tensor._data is None:
             self.refuse_write(tensor)
@@ -212,12 +214,13 @@ class Writing:
         return True
 
     def overwritten(self, node: Node, name: str) -> None:
-        """Note that the memory in which a node's value lies has other values from now on."""
+        """Record that the memory of the value of `node` is overwritten by a write to the tensor
+        `name`."""
         self._stale[id(node)] = node, name
 
     def check_current(self, nodes: Iterable[Node]) -> None:
-        """TraceError for a node whose value may lie in memory that was written since: eager code
-        would read what was written, and compiled code what was there before."""
+        """Raise TraceError if the value of one of `nodes` may be in memory that was overwritten.
+        Eager code would read the new values, compiled code the old ones."""
         pending, seen = list(nodes) if self._stale else [], set()
         while pending:
             node = pending.pop()
@@ -237,12 +240,12 @@ class Writing:
 
     @property
     def here(self) -> str:
-        """What runs now, in words."""
+        """The running module or function, in words."""
         raise NotImplementedError
 
     def set_requires_grad(self, tensor: Tensor, value: bool) -> None:
-        """Make a tensor of the trace a leaf that gets a gradient. TraceError for one that outlives
-        the traced function, and for one that is to get none any more."""
+        """Make a `tensor` of the trace a leaf that gets a gradient. Raises TraceError for a tensor
+        that outlives the traced function, and if `value` is False."""
         node = tensor._node
         if tensor._data is not None or node is None or not value:
             self.refuse_write(tensor)
@@ -252,7 +255,7 @@ class Writing:
         tensor._node = Rewritten(Variable(node.spec, True), node, shares=True)
 
     def refuse_write(self, tensor: Value) -> None:
-        """TraceError unless `tensor` is a constant that no op has used."""
+        """Raise TraceError unless `tensor` is a constant that no op has used."""
         name = self._name(tensor)
         if name is not None:
             what = f"{name!r}"
@@ -265,9 +268,9 @@ class Writing:
         raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
 
     def owner(self, tensor: Tensor) -> Tensor | None:
-        """The leaf, or the gradient of one, whose memory `tensor` has, or shares if `detach` made
-        it; None for any other value of an op. TraceError for an argument, for a leaf that was
-        written since, and for a gradient that several leaves have."""
+        """Return the leaf, or the gradient of a leaf, whose memory `tensor` has, or shares because
+        `detach` made it. Return None for any other result of an op. Raises TraceError for an
+        argument, for a leaf that was written since, and for a gradient of several leaves."""
         node = tensor.node
         while isinstance(node.op, Detach):
             (node,) = node.input_nodes
@@ -289,8 +292,8 @@ class Writing:
         return None
 
     def assign(self, module: Module, name: str, value: Any) -> None:
-        """Note that a tensor is assigned to an attribute of a traced module. TraceError if that is
-        refused."""
+        """Record that a tensor `value` is assigned to the attribute `name` of a traced `module`.
+        Raises TraceError if the assignment is refused."""
         if id(module) not in self._paths or not isinstance(value, Value):
             return
         before = vars(module).get(name)
@@ -315,8 +318,8 @@ class Writing:
         )
 
     def array(self, owner: Any, name: str, find: Callable[[], NDArray]) -> Tensor:
-        """A Tensor that stands for an array which `owner`, no Module, keeps under that name. `find`
-        returns the array at each call. TraceError where writes are refused."""
+        """Return a Tensor that represents the array `name` of `owner`, an object that is not a
+        Module. `find` returns the array at each call. Raises TraceError if writes are refused."""
         key = id(owner), name
         tensor = self._arrays.get(key)
         if tensor is None:
@@ -333,7 +336,8 @@ class Writing:
         return tensor
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """The name of a Parameter, buffer or other tensor around the function; None without one."""
+        """Return the name of a `tensor` outside the function, such as a Parameter or buffer; None
+        if it has none."""
         return self._name(tensor)
 
     def on_failure(self, undo: Callable[[], object]) -> None:
@@ -341,9 +345,9 @@ class Writing:
         self._undo.append(undo)
 
     def at_each_call(self, do: Callable[[], None], feeds: bool = False) -> int:
-        """Call `do` at each call of the compiled code, and not now: before the code runs if it
-        `feeds` an array that the code reads. Returns the number of such calls so far. TraceError
-        where writes are refused."""
+        """Call `do` at each call of the compiled code, but not now: before the code runs if it
+        `feeds` an array that the code reads, otherwise after it. Return the number of actions so
+        far. Raises TraceError if writes are refused."""
         if not self.records_writes:
             kind = type(getattr(do, "__self__", do)).__name__
             raise TraceError(f"tracing: {self.here} changes a {kind}{self._unwritten()}")
@@ -353,13 +357,14 @@ class Writing:
         return len(self.effects.actions)
 
     def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
-        """Compile the function anew for a call before which `holds` is false. It is asked before
-        each call if `always`, else only when something was written or replaced since the last."""
+        """Recompile the function for a call before which `holds` returns False. It is checked
+        before each call if `always`, else only after a write or replacement since the last call."""
         (self.effects.guards if always else self.effects.checks).append(holds)
 
     def end(self, inputs: list[Leaf], outputs: list[Node]) -> tuple[list[Leaf], list[Node]]:
-        """The leaves and results of the whole graph: those of the function, what `effects` feeds
-        it, and what it keeps. To be called before the assignments to modules are undone."""
+        """Return the leaves and results of the whole graph: the function's `inputs` and `outputs`,
+        then the arrays that `effects` feeds and keeps. Call it before the assignments to modules
+        are undone."""
         self.check_current(outputs)
         kept: list[tuple[Slot, Leaf, Node]] = []
         for key, node in self._now.items():
@@ -396,8 +401,8 @@ class Writing:
         return self._slots.get(id(tensor)) or Slot(name, lambda: _compact(tensor), put)
 
     def _check_gradients(self) -> None:
-        """Note what a call expects of gradients, and leaves. TraceError for a function that adds to
-        those of earlier calls."""
+        """Record which gradients a call requires to be None and which it drops. Raises TraceError
+        for a function that adds to gradients of earlier calls."""
         for key, leaf in self._leaves.items():
             node: Any = leaf.node
             tensor = self._tensors[key]
@@ -409,7 +414,7 @@ class Writing:
                     self.stepped.add(leaf.name)
             elif node.last_grad is None:
                 self.effects.clean.append((leaf.name, tensor))
-            elif key in self._now:  # otherwise it is returned, or lost
+            elif key in self._now:  # otherwise the gradient is returned, or lost
                 raise TraceError(
                     f"tracing: the function adds to the gradient that {leaf.name}.grad has from "
                     "earlier calls: call optimizer.zero_grad() in it, before backward() or at its "
@@ -418,7 +423,7 @@ class Writing:
 
 
 def _compact(tensor: Tensor) -> NDArray:
-    """A tensor's array, in memory that has no other elements between its own."""
+    """Return the array of a tensor, made compact in memory."""
     data: NDArray = tensor._data
     if not data.is_compact:
         data = data.compact()
@@ -427,7 +432,7 @@ def _compact(tensor: Tensor) -> NDArray:
 
 
 def _attribute(module: Module, name: str) -> Slot:
-    """The tensor in an attribute, which is replaced by a new one."""
+    """Return a slot for the tensor in an attribute. New values replace the tensor."""
     path = f"{type(module).__name__}.{name}"
 
     def put(value: NDArray) -> None:

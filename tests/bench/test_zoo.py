@@ -47,7 +47,7 @@ def test_a_sample_of_the_zoo_is_right_at_every_step(group, name, steps):
 
 
 def test_the_table_counts_what_is_right_and_a_refusal_as_a_miss():
-    refused = {"fails": "UnsupportedError: needle has not the operator | aten.x", "s": 1.0}
+    refused = {"fails": "UnsupportedError: needle does not have the operator | aten.x", "s": 1.0}
     load, right = {"nodes": 1, "s": 1.0}, {"error": 1e-6, "s": 1.0}
     tuned = {**right, "compile_s": 3.0, "reloads": True}
     rows = {
@@ -58,7 +58,7 @@ def test_the_table_counts_what_is_right_and_a_refusal_as_a_miss():
     }
     text = zoo.table(rows)
     assert "| a/b | 1.0 s | 1.0e-06 | 1.0e-06, compiled in 3.0 s |" in text
-    assert "| a/d | UnsupportedError: needle has not the operator / aten.x |" in text
+    assert "| a/d | UnsupportedError: needle does not have the operator / aten.x |" in text
     assert "1.0e-06, reloaded otherwise" in text
     for line in ("load: 3 of 4", "eager: 2 of 4", "tuned: 1 of 4"):
         assert f"{line} are right" in text
@@ -83,7 +83,7 @@ def timed(name, ratio, **more):
 
 
 def test_the_page_begins_with_the_worst_and_a_refusal_counts_as_0(tmp_path):
-    refused = {"fails": "UnsupportedError: needle has not the operator aten.x", "s": 1.0}
+    refused = {"fails": "UnsupportedError: needle does not have the operator aten.x", "s": 1.0}
     rows = {
         "a/ahead": {"times": timed("a/ahead", 1.5)},
         "a/even": {"times": timed("a/even", 0.9, rounds=7)},
@@ -97,7 +97,7 @@ def test_the_page_begins_with_the_worst_and_a_refusal_counts_as_0(tmp_path):
         " 0.00",
         "| a/even | all |  | 1.00 ms |  |  |  | 25% |  | 750 µs |",
         "|  | conv | 2 | 1.00 ms | 100% | 1.0 | 0.0 | 25% | arithmetic | 750 µs |",
-        "| a/refused | needle | UnsupportedError: needle has not the operator aten.x |",
+        "| a/refused | needle | UnsupportedError: needle does not have the operator aten.x |",
         "| a/even | B | B: no such operator |",
         "`the command`: a processor, 2 threads, 2026-11-29; 3 alternating blocks",
         "`the command`: a processor, 2 threads, 2026-11-29; 7 alternating blocks",

@@ -150,7 +150,7 @@ X = np.zeros((5, 8), np.float32)
         ({"x": {0: N - 1}}, "can be 0, which is below 1"),
         ({"x": N}, r"dims\['x'\]=n: must be a dict from axes"),
         ([N], "must be a dict like"),
-        ({"x": {0: N}, "xs_0": {0: Dim("n", max=9)}}, r"one name, n \(1 to 20\) and n \(1 to 9\)"),
+        ({"x": {0: N}, "xs_0": {0: Dim("n", max=9)}}, r"one name: n \(1 to 20\), n \(1 to 9\)"),
     ],
 )
 def test_dims_that_do_not_fit(dims, match):

@@ -1,1 +1,1 @@
-"""Converters of ONNX operators, one file for a family; `needle.onnx.registry` lists the files."""
+"""Converters of ONNX operators, one file per family; `needle.onnx.registry` finds them."""

@@ -1,4 +1,4 @@
-"""Converters of attention and of what stands around it: rotations by position, caches."""
+"""Converters of attention and related operators: rotations by position, caches."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _masks(
     past_key: Value | None,
     lengths: Value | None,
 ) -> tuple[Mask | None, Mask | None]:
-    """(which keys are seen, what is added to the scores)."""
+    """Return the mask of the keys that are seen, and the mask that is added to the scores."""
     queries, keys = q.shape[2], k.shape[2]
     seen: Mask | None = None
     added: Mask | None = None
@@ -106,7 +106,7 @@ def _masks(
 
 
 def _widened(mask: Mask, keys: Any) -> Mask:
-    """A mask whose last axis covers all keys: those behind it are not seen."""
+    """Extend a mask so that its last axis covers all keys. The additional keys are not seen."""
     extent = mask.shape[-1]
     if is_symbolic((extent, keys)) or extent in (1, keys):
         return mask
@@ -153,17 +153,17 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
     return ops.moveaxis(moved, 1, axis)
 
 
-# What `guards` puts around the softmax of attention that PyTorch exported
+# The operators that `guards` inserts around the softmax of attention exported by PyTorch
 
 
 @converter("Finite", domain=DOMAIN)
 def finite(node: Node, mask: Value) -> Value:
-    """A mask with the lowest number in place of -inf."""
+    """Return a mask with the lowest number in place of -inf."""
     return finite_mask(mask, str(mask.dtype))
 
 
 @converter("ZeroRows", domain=DOMAIN)
 def zero_rows(node: Node, data: Value, mask: Value) -> Tensor:
-    """The results of attention, 0 for a query whose mask is -inf for every key."""
+    """Return the results of attention, with 0 for a query whose mask is -inf for every key."""
     x, rows = tensor(data), sees_any(None, mask)
     return x if rows is None else ops.where(tensor(rows), x, 0.0)

@@ -1,4 +1,4 @@
-"""Converter of BitCast: the same bits read as another dtype of their width."""
+"""The converter of BitCast, which reads the same bits as another dtype of the same width."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ..registry import converter
 
 @converter("BitCast", since=26)
 def bit_cast(node: Node, data: Value) -> Value:
-    """Between integers this is a cast; bits of floats are read of known values only."""
+    """Reinterpret bits. Between integers this is a cast; bits of floats can be read only if the
+    values are known."""
     given, to = (np.dtype(name) for name in (dtype_of(data), node.dtype("to")))
     if given.itemsize != to.itemsize:
         raise node.invalid(f"{given} and {to} are not of one width")
     if given == to or (given.kind in "iub" and to.kind in "iu"):
         return ops.cast(tensor(data), to.name)
-    return known(node, data, f"what {given} is as {to}").view(to)
+    return known(node, data, f"the bits of {given} as {to}").view(to)

@@ -1,4 +1,4 @@
-"""Converters that extend tensors at their borders, and that move blocks into channels and back."""
+"""Converters of padding, and of moves between blocks of pixels and channels."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ def _pad(node: Node, x: Tensor, pads: list[Any], value: Any) -> Tensor:
                 x = _extended(node, x, axis, low, high, mode)
                 continue
             if n == 0:
-                raise node.invalid(f"an axis of no elements is padded in mode {mode!r}")
+                raise node.invalid(f"an axis without elements cannot be padded in mode {mode!r}")
             index = places[mode](np.arange(-low, n + high), n)
             x = ops.take(x, Tensor(index, requires_grad=False), axis)
     return x
 
 
 def _reflected(at: np.ndarray, n: int) -> np.ndarray:
-    """Places outside of 0..n - 1 mirrored at both ends, without the end itself, again and again."""
+    """Reflect positions outside 0..n - 1 at both ends, repeatedly; the end elements are not
+    repeated."""
     if n == 1:
         return np.zeros_like(at)
     folded = np.mod(at, 2 * (n - 1))
@@ -84,7 +85,7 @@ def _wrapped(at: np.ndarray, n: int) -> np.ndarray:
 
 
 def _extended(node: Node, x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor:
-    """`x` padded along an axis whose size is open: the same from slices of the ends."""
+    """Pad x along an axis of open size, with slices of its ends."""
     if any(isinstance(n, Expression) or n < 0 for n in (low, high)):
         raise node.unsupported(f"widths {low} and {high} along an axis of open size")
     n: Any = x.shape[axis]

@@ -14,7 +14,7 @@ from ..registry import converter
 from .ml import floats, row, transformed
 
 _ML = "ai.onnx.ml"
-_MOST_PROBABLE = 10  # classes: their probabilities take some hundred operations
+_MOST_PROBABLE = 10  # most classes; their probabilities take several hundred operations
 _PROBABLE_STEPS = 8
 
 Pairs = list[tuple[int, int]]
@@ -22,13 +22,14 @@ Pairs = list[tuple[int, int]]
 
 @converter("ZipMap", domain=_ML)
 def zip_map(node: Node, data: Value) -> Tensor:
-    """The scores themselves: needle has no maps, and the columns are the classes in their order."""
+    """Return the scores themselves, because needle has no maps. The columns are the classes in
+    order."""
     return tensor(data)
 
 
 @converter("LinearClassifier", domain=_ML)
 def linear_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
-    """(label of each row, scores (rows, classes))."""
+    """Return the label of each row, and the scores (rows, classes)."""
     labels, x = _labels(node), floats(data)
     shift = node.numbers("intercepts", ())
     count = len(shift) or len(labels)
@@ -45,24 +46,25 @@ def linear_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(numbers: tuple[float, ...], rows: int) -> Tensor:
-    """Numbers that a node lists row by row, as the transposed matrix."""
+    """Return numbers that a node lists row by row as the transposed matrix."""
     return make_const(np.ascontiguousarray(np.array(numbers, "float32").reshape(rows, -1).T))
 
 
 def _labels(node: Node) -> np.ndarray:
     if node.has("classlabels_strings"):
-        raise node.unsupported("labels that are strings; needle takes integers")
+        raise node.unsupported("labels that are strings; needle has integers only")
     return np.array(node.integers("classlabels_ints"), "int64")
 
 
 def _sign(score: Tensor, labels: np.ndarray) -> Tensor:
-    """The second of two labels for each row whose score (rows, 1) is above 0, else the first."""
+    """Return the second of two labels for each row whose score (rows, 1) is above 0, else the
+    first."""
     return ops.take(make_const(labels), ops.cast(ops.greater(score, 0.0)[:, 0], "int64"), 0)
 
 
 def _both(node: Node, score: Tensor, is_probable: bool) -> Tensor:
-    """The scores of both classes, from that of the second (rows, 1): as ONNX Runtime, which takes
-    a score to be a probability unless LOGISTIC makes it one."""
+    """Return the scores of both classes from the score of the second (rows, 1), like ONNX Runtime:
+    it treats the score as a probability, unless LOGISTIC turns it into one."""
     kind = node.text("post_transform", "NONE")
     if kind == "PROBIT":
         raise node.unsupported("PROBIT of one score for two classes")
@@ -88,14 +90,14 @@ def svm_regressor(node: Node, data: Value) -> Tensor:
 
 
 def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
-    """The kernel of each row with each of `count` support vectors: (rows, count)."""
+    """Return the kernel (rows, count) of each row with each of `count` support vectors."""
     vectors = np.array(node.numbers("support_vectors"), "float32")
     if x.ndim != 2 or len(vectors) != count * x.shape[1]:
         raise node.invalid(f"support_vectors are {len(vectors)} numbers for {count} of {x.spec}")
     kind = node.text("kernel_type", "LINEAR")
     gamma, shift, degree = node.numbers("kernel_params", (0.0, 0.0, 0.0))[:3]
     vectors = vectors.reshape(count, -1)
-    if kind == "RBF":  # by differences: squares of the parts would cancel
+    if kind == "RBF":  # computed from differences, because squares would cancel
         apart = ops.subtract(ops.unsqueeze(x, 1), make_const(vectors[None]))
         return ops.exp(ops.mul_scalar(ops.sum(ops.multiply(apart, apart), 2), -gamma))
     products = ops.matmul(x, make_const(np.ascontiguousarray(vectors.T)))
@@ -106,13 +108,14 @@ def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
         return ops.power(inner, row([degree]))
     if kind == "SIGMOID":
         return ops.tanh(inner)
-    raise node.invalid(f"kernel_type {kind!r} is none of LINEAR, POLY, RBF, SIGMOID")
+    raise node.invalid(f"kernel_type {kind!r} is not one of LINEAR, POLY, RBF, SIGMOID")
 
 
 @converter("SVMClassifier", domain=_ML)
 def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
-    """(label of each row, scores): probabilities (rows, classes) if the node has prob_a, else what
-    each pair of classes decides by (rows, pairs), for two classes (rows, 2)."""
+    """Return the label of each row, and the scores. The scores are probabilities (rows, classes) if
+    the node has prob_a, else the decision values of the pairs of classes (rows, pairs); for two
+    classes they are (rows, 2)."""
     labels, x = _labels(node), floats(data)
     counts = node.integers("vectors_per_class", ())
     if len(counts) != len(labels) or len(labels) < 2 or not sum(counts):
@@ -132,7 +135,8 @@ def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 
 
 def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
-    """What each support vector adds to the decision of each pair of classes: (vectors, pairs)."""
+    """Return the contribution (vectors, pairs) of each support vector to the decision of each pair
+    of classes."""
     ends = np.cumsum(counts)
     numbers = np.array(node.numbers("coefficients"), "float32")
     if len(numbers) != (len(counts) - 1) * ends[-1]:
@@ -140,23 +144,23 @@ def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
     numbers = numbers.reshape(-1, ends[-1])
     made = np.zeros((ends[-1], len(pairs)), "float32")
     for k, (i, j) in enumerate(pairs):
-        for own, other in ((i, j - 1), (j, i)):  # the vectors of a class have no row of its own
+        for own, other in ((i, j - 1), (j, i)):  # no row for the class itself
             at = slice(ends[own] - counts[own], ends[own])
             made[at, k] = numbers[other, at]
     return make_const(made)
 
 
 def _votes(decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
-    """How many pairs decide for each class: (rows, classes)."""
+    """Return the number of pairs (rows, classes) that decide for each class."""
     first, second = np.eye(classes, dtype="float32")[np.array(pairs).T]
     is_first = ops.cast(ops.greater(decided, 0.0), "float32")
     return ops.add(ops.matmul(is_first, make_const(first - second)), row(second.sum(0)))
 
 
 def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
-    """The probability of each class (rows, classes), from what decides each pair (rows, pairs):
-    the second approach of Wu, Lin and Weng (2004), in steps as LIBSVM takes them until a row is
-    close enough. Rows need up to four steps; LIBSVM's own limit is 100."""
+    """Return the probability of each class (rows, classes) from the decision values of the pairs
+    (rows, pairs), by the second approach of Wu, Lin and Weng (2004). The steps are LIBSVM's; a row
+    stops when it is close enough. Rows need up to four steps; LIBSVM's own limit is 100."""
     if classes > _MOST_PROBABLE:
         raise node.unsupported(
             f"probabilities (prob_a) of {classes} classes; at most {_MOST_PROBABLE}"
@@ -182,7 +186,7 @@ def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> T
 
 
 def _closer(matrix: Tensor, found: Tensor, classes: int) -> Tensor:
-    """One step towards the probabilities, for rows that are not close enough."""
+    """Take one step towards the probabilities, for rows that are not close enough."""
     pulls = ops.sum(ops.multiply(matrix, ops.unsqueeze(found, 1)), 2)
     level = ops.sum(ops.multiply(found, pulls), 1, keepdims=True)
     error = ops.max(ops.abs(ops.subtract(pulls, level)), 1, keepdims=True)

@@ -1,4 +1,5 @@
-"""If: the branch of a known condition, or a `needle.cond`. Branches see outer values."""
+"""The converter of If: the branch of a known condition, or a `needle.cond`. Branches can use outer
+values."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ..graph import Graph, Node
 from ..registry import converter
 
 _UNKNOWN = "the condition depends on values that only a call knows"
-_ADVICE = "if it comes from an input of the model, give that a value with fixed={...}"
+_ADVICE = "if it comes from an input of the model, give the input a value with fixed={...}"
 
 
 @converter("If", since=1, scoped=True, known=(0,))
@@ -30,7 +31,8 @@ def if_(node: Node, scope: Scope, condition: Value) -> tuple[Carried, ...]:
 def _chosen(
     node: Node, scope: Scope, condition: Tensor, branches: Sequence[Graph]
 ) -> tuple[Carried, ...]:
-    """The outputs of the branch that a call chooses, which are alike in both."""
+    """Return the outputs of the branch that a call chooses. Both branches must have outputs of the
+    same kinds."""
     if condition.size != 1:
         raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
     sides: list[tuple[Carried, ...]] = []
@@ -56,7 +58,7 @@ def _chosen(
 def _check_alike(
     node: Node, taken: Sequence[Carried], other: Sequence[Carried] | None = None
 ) -> None:
-    """UnsupportedError for branches whose outputs have other lengths, shapes or dtypes."""
+    """Raise UnsupportedError for branches whose outputs differ in length, shape or dtype."""
     for i, (a, b) in enumerate(zip(taken, taken if other is None else other, strict=True)):
         wrong = None
         if _kind(a) != _kind(b):
@@ -85,7 +87,7 @@ def _kind(value: Carried) -> str:
 
 
 def _like(value: Carried, found: Sequence[Tensor]) -> Carried:
-    """What has been found, as a value of this kind."""
+    """Return the results `found` as a value of the same kind as `value`."""
     if isinstance(value, Items):
         return Items(tuple(found))
     return value if isinstance(value, Missing) else found[0]

@@ -21,7 +21,8 @@ _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d
 
 
 def _checked(node: Node, data: Value, weight: Value) -> tuple[Tensor, Tensor, int]:
-    """Both as Tensors, and the number of axes that the kernel moves along."""
+    """Return the input and the weight as Tensors, and the number of axes along which the kernel
+    moves."""
     x, w = tensor(data), tensor(weight)
     if x.ndim != w.ndim or x.ndim < 3:
         raise node.invalid(f"an input {x.spec} and a weight {w.spec} do not match")
@@ -43,7 +44,8 @@ def conv(node: Node, data: Value, weight: Value, bias: Value | None = None) -> T
 
 
 def convolved(x: Tensor, w: Tensor, bias: Tensor | None, over: Windows, groups: int) -> Tensor:
-    """The convolution of `x` (N, C, ...) with `w` (channels, C / groups, ...)."""
+    """Return the convolution of `x` (N, C, ...) with `w` (channels, C / `groups`, ...) in the
+    windows `over`, plus `bias`."""
     w = kernels_last(w)
     if all(low == high for low, high in over.pads):
         padding = tuple(low for low, _ in over.pads)
@@ -70,7 +72,7 @@ def conv_transpose(node: Node, data: Value, weight: Value, bias: Value | None = 
 def _transposed_pads(
     node: Node, x: Tensor, strides: tuple[int, ...], whole: list[Any], extra: tuple[int, ...]
 ) -> Sides:
-    """How many elements at both ends of each axis are not part of the result."""
+    """Return the numbers of elements at both ends of each axis that are cut from the result."""
     auto, extents = node.text("auto_pad", "NOTSET"), x.shape[2:]
     if node.has("output_shape"):
         asked: tuple[Any, ...] = node.integers("output_shape")[-len(extents) :]
@@ -101,7 +103,7 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
     whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
     bounded((*x.shape[:1], *whole))
     bounded(kernel)
-    axes = []  # for each axis the place, in the padded image, of each tap (rows) and position
+    axes = []  # for each axis: the place of each tap (rows) and position in the padded image
     for n, k, stride, dilation, (low, high) in zip(
         extents, kernel, strides, dilations, pads, strict=True
     ):

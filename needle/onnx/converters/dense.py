@@ -27,7 +27,7 @@ def gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> Tensor:
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """`x` times a factor."""
+    """Return `x` times a `factor`."""
     return x if factor == 1.0 else ops.mul_scalar(x, factor)
 
 
@@ -36,7 +36,7 @@ def einsum(node: Node, *inputs: Value) -> Tensor:
     return ops.einsum(node.text("equation"), *(tensor(x) for x in inputs))
 
 
-_LARGEST_DETERMINANT = 32  # rows; each is a step of the graph
+_LARGEST_DETERMINANT = 32  # most rows; each row is a step in the graph
 
 
 @converter("Det", since=11)
@@ -48,12 +48,13 @@ def determinant(node: Node, data: Value) -> Tensor:
         raise node.unsupported(f"the determinant of more than {_LARGEST_DETERMINANT} rows")
     lead, n = x.shape[:-2], x.shape[-1]
     rest, total = ops.reshape(x, (prod(lead), n, n)), None
-    for left in range(n, 0, -1):  # Gauss's elimination, with the largest pivot of each column
+    for left in range(n, 0, -1):  # Gaussian elimination, with the largest pivot of each column
         column = rest[:, :, 0]
         at = ops.unsqueeze(ops.argmax(ops.abs(column), 1), 1)
         rows = Tensor(np.arange(left), requires_grad=False)
         first = ops.equal(rows, 0)
-        # The pivot's row and the first change places; that changes the sign unless they are one.
+        # Swap the pivot's row and the first row, which changes the sign unless they are the same
+        # row.
         order = ops.where(first, at, ops.where(ops.equal(rows, at), 0, rows))
         rest = ops.take_along_axis(rest, ops.broadcast_to(ops.unsqueeze(order, 2), rest.shape), 1)
         pivot = rest[:, 0, 0]

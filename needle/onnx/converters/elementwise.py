@@ -1,4 +1,4 @@
-"""Converters of operators that compute each element for itself."""
+"""Converters of elementwise operators."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": ops.tanh,
 }
 
-# All operators of this file whose results at an element depend on their operands at that element
-# alone, and whose operands broadcast from opset 7 on.
+# All operators in this file that are elementwise and whose operands broadcast from opset 7 on.
 ELEMENTWISE = frozenset(
     {"And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Celu", "Clip",
      "Div", "Add", "Elu", "Equal", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity",
@@ -91,8 +90,8 @@ def binary(node: Node, a: Value, b: Value) -> Tensor:
 
 
 def _aligned(node: Node, a: Value, b: Value) -> Value:
-    """The second operand with further axes of 1, so that it broadcasts from the attribute `axis`
-    on, as operators had it before opset 7."""
+    """Return the second operand with additional axes of extent 1, so that it broadcasts from the
+    attribute `axis` on, as in opsets before 7."""
     if node.opset >= 7 or not node.flag("broadcast", False) or not node.has("axis"):
         return b
     behind = a.ndim - normal_axis(node, node.integer("axis"), a.ndim) - b.ndim
@@ -100,7 +99,8 @@ def _aligned(node: Node, a: Value, b: Value) -> Value:
 
 
 def operands(a: Value, b: Value) -> tuple[Any, Any]:
-    """Operands that broadcast: one that is known and has one element becomes a Python number."""
+    """Return operands that broadcast. A known operand (`a` or `b`) with one element becomes a
+    Python number."""
     first, second = _number(a, b), _number(b, a)
     if first is not None and second is not None:
         return tensor(a), tensor(b)
@@ -111,7 +111,8 @@ def operands(a: Value, b: Value) -> tuple[Any, Any]:
 
 
 def _number(value: Value, other: Value) -> Any:
-    """The Python number in `value` if it changes neither shape nor dtype of the result."""
+    """Return the Python number in `value` if it changes neither the shape nor the dtype of the
+    result, else None."""
     if not isinstance(value, np.ndarray) or value.size != 1 or value.ndim > other.ndim:
         return None
     if value.dtype.kind == "b" or value.dtype == object or value.dtype.name != other.dtype:
@@ -142,7 +143,8 @@ def power(node: Node, base: Value, exponent: Value) -> Tensor:
     x, y = tensor(base), tensor(exponent)
     if not is_floating(x.dtype) and not is_floating(y.dtype):
         given = ops.cast(y, "int64")
-        # Beyond 64 a power leaves the range, but for 0, 1 and -1: only whether it is even counts.
+        # Above 64, powers leave the range, except those of 0, 1 and -1, where only the parity
+        # matters.
         far = ops.add(ops.bitwise_and(given, 1), 64)
         return integer_power(x, ops.where(ops.greater(given, 64), far, given), 7)
     if x.dtype == y.dtype:
@@ -292,7 +294,7 @@ def swish(node: Node, value: Value) -> Tensor:
 @converter("PRelu", since=1)
 def prelu(node: Node, value: Value, slope: Value) -> Tensor:
     x = tensor(value)
-    if node.opset < 7 and slope.ndim == 1 and x.ndim > 1:  # one for each channel
+    if node.opset < 7 and slope.ndim == 1 and x.ndim > 1:  # one slope per channel
         slope = ops.reshape(tensor(slope), (*slope.shape, *(1,) * (x.ndim - 2)))
     negative = ops.multiply(*operands(x, slope))
     return ops.where(ops.less(x, 0), negative, x)

@@ -1,4 +1,4 @@
-"""Converters of operators that read and write by index, and of sorting."""
+"""Converters of operators that read or write by index, and of sorting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..registry import converter
 
 
 def index_tensor(value: Value) -> Tensor:
-    """A value as indices: int64."""
+    """Return a `value` as int64 indices."""
     found = tensor(value)
     return found if found.dtype == "int64" else ops.cast(found, "int64")
 
@@ -33,7 +33,7 @@ def index_tensor(value: Value) -> Tensor:
 def gather(node: Node, data: Value, indices: Value) -> Tensor:
     x = tensor(data)
     axis = normal_axis(node, node.integer("axis"), x.ndim)
-    if isinstance(indices, np.ndarray) and indices.ndim == 0:  # one place: a slice
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:  # one position: a slice
         at = known_integer(node, indices, "the index")
         return x[along(axis, at)]
     return ops.take(x, index_tensor(indices), axis)
@@ -47,7 +47,7 @@ def gather_elements(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _cut(x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """The part of `x` that an index along `axis` can reach."""
+    """Return the part of `x` that an index along `axis` can reach."""
     key = tuple(
         slice(None) if i == axis or _same(n, m) else slice(0, m)
         for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
@@ -60,7 +60,7 @@ def _same(n: Any, m: Any) -> bool:
 
 
 def counting(n: Any, behind: int = 0) -> Tensor:
-    """0, 1, ... below a size, with so many axes of one behind."""
+    """Return 0, 1, ... below a size `n`, followed by `behind` axes of extent 1."""
     if isinstance(n, Expression):
         shape: tuple[Any, ...] = (n, *(1,) * behind)
         return ops.reshape(ops.arange(n, dtype="int64"), shape)
@@ -75,7 +75,8 @@ def gather_nd(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _places(x: Tensor, index: Tensor, batch: int) -> tuple[Any, ...]:
-    """The key that takes the rows of `index` (the last axis) of `x`, after `batch` shared axes."""
+    """Return the key that selects the positions in the rows (the last axis) of `index` from `x`,
+    after `batch` shared axes."""
     count = index.shape[-1]
     lead = index.ndim - 1
     grids = [counting(index.shape[axis], lead - 1 - axis) for axis in range(batch)]
@@ -91,7 +92,7 @@ _WRITES = {
 
 
 def _how(node: Node) -> str:
-    """The attribute `reduction`."""
+    """Return the attribute `reduction`."""
     reduction = node.text("reduction", "none")
     if reduction not in _WRITES:
         raise node.invalid(f"reduction {reduction!r} is unknown")
@@ -119,7 +120,7 @@ def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) ->
 def _of_flags(
     scatter: Callable[..., Tensor], node: Node, x: Tensor, index: Tensor, source: Tensor
 ) -> Tensor:
-    """A reduction of booleans: a sum says whether any is true."""
+    """Reduce booleans as integers; for example, a sum tells whether any is true."""
     numbers, added = (ops.cast(each, "int32") for each in (x, source))
     return ops.cast(scatter(node, numbers, index, added), "bool")
 
@@ -150,7 +151,7 @@ def one_hot(node: Node, indices: Value, depth: Value, values: Value) -> Tensor:
 
 
 def _whole(value: Value) -> Value:
-    """A known value of any dtype as integers."""
+    """Return a known value of any dtype as integers."""
     return value.astype(np.int64) if isinstance(value, np.ndarray) else value
 
 
@@ -190,11 +191,12 @@ def _top_k(node: Node, x: Tensor, k: Any) -> tuple[Tensor, Tensor]:
 
 
 def data_dependent(node: Node) -> None:
-    """UnsupportedError while tracing: the node's result has as many elements as its values say."""
+    """Raise UnsupportedError while tracing, because the size of the result of `node` depends on
+    values."""
     if state.trace is not None:
         raise node.unsupported(
             "the shape of its result depends on values that only a call knows; if they come from "
-            "an input of the model, give that a value with fixed={...}"
+            "an input of the model, give the input a value with fixed={...}"
         )
 
 
@@ -202,7 +204,7 @@ def data_dependent(node: Node) -> None:
 def nonzero(node: Node, data: Value) -> Tensor:
     data_dependent(node)
     found = ops.nonzero(tensor(data))
-    assert isinstance(found, Tensor)  # not the tuple that it gives if asked
+    assert isinstance(found, Tensor)  # a tuple only with as_tuple
     return ops.transpose(found)
 
 

@@ -1,10 +1,11 @@
-"""Loop: a `needle.scan` where the number of iterations is known before it, and a
-`needle.while_loop` where only a call knows it; then there is no output of all iterations.
+"""The converter of Loop. It becomes a `needle.scan` if the number of iterations is known before the
+loop, and a `needle.while_loop` if only a call knows it; then the loop cannot have outputs of all
+iterations.
 
-What a body computes from known values alone (a counter, most conditions, shapes) is computed for
-all iterations first, so that it tells the number of iterations and is known behind the loop. A body
-that is no cell is unrolled: it carries a sequence, its shapes change from iteration to iteration,
-or it needs to know a value that only an iteration knows.
+Values that the body computes only from known values (a counter, most conditions, shapes) are
+computed for all iterations first. They determine the number of iterations and are known after the
+loop. A body that cannot be a cell is unrolled: it carries a sequence, its shapes change from
+iteration to iteration, or it must know a value that only an iteration knows.
 """
 
 from __future__ import annotations
@@ -86,13 +87,14 @@ def _while(
     condition: Value | None,
     states: Sequence[Carried],
 ) -> tuple[Any, ...]:
-    """The last states of a loop that ends by what only a call knows, which `what` is."""
+    """Return the last states of a loop whose end depends on `what`, a value that only a call
+    knows."""
     body, count = node.graph("body"), len(states)
     try:
         wanted = [i for i in range(count, len(body.outputs) - 1) if node.wants(i)]
         if wanted:
             name = body.outputs[wanted[0] + 1].name
-            raise ShapeError(f"its output {name!r} has as many elements as there are iterations")
+            raise ShapeError(f"its output {name!r} has one element per iteration")
         most = None if trips is None else ops.reshape(tensor(trips), ())
         again = tensor(_TRUE if condition is None else condition)
 
@@ -110,15 +112,15 @@ def _while(
         return tuple(while_loop(test, step, first)[2])
     except NO_CELL as error:
         raise node.unsupported(
-            f"{what} depends on values that only a call knows, and the loop is no "
-            f"needle.while_loop ({error}); if they come from an input of the model, give that a "
+            f"{what} depends on values that only a call knows, and the loop cannot be a "
+            f"needle.while_loop ({error}); if they come from an input of the model, give it a "
             "value with fixed={...}"
         ) from error
 
 
 class _Loop:
-    """A Loop that runs at least once. `fixed` has the numbers of the states that are computed from
-    known values alone; `varying` has the names of the body's values that are not."""
+    """A Loop that runs at least once. `fixed` has the numbers of the states that are computed only
+    from known values; `varying` has the names of the body's other values."""
 
     def __init__(
         self, node: Node, scope: Scope, states: Sequence[Carried], most: Any, conditional: bool
@@ -137,7 +139,7 @@ class _Loop:
         self.fixed = [] if self.is_open else self._known_states()
         sequences = [i for i, x in enumerate(states) if isinstance(x, Items)]
         varying = self._reached({self._names[i] for i in self._others() if i not in sequences})
-        # What is known stays so where the loop is unrolled.
+        # Known values stay known in an unrolled loop.
         self._growing = [
             i
             for i in sequences
@@ -149,8 +151,8 @@ class _Loop:
         )
 
     def _appended(self, i: int) -> str:
-        """The value that each iteration appends to a state that is a sequence; "" if it does more
-        with the sequence than that."""
+        """Return the name of the value that each iteration appends to a sequence state, or "" if
+        the body uses the sequence in another way."""
         name, after = self._names[i], self._outputs[i]
         readers = [node for node in self._body.nodes if {name, after} & used_names(node)]
         if len(readers) != 1 or readers[0].op_type != "SequenceInsert":
@@ -163,8 +165,8 @@ class _Loop:
         return [i for i in range(len(self._states)) if i not in self.fixed]
 
     def _reached(self, names: set[str]) -> set[str]:
-        """The names of the body's values that depend on these, or on outer ones that are not
-        known."""
+        """Return the names of the body's values that depend on `names` or on unknown outer
+        values."""
         found = names | self._unknown
         for node in self._body.nodes:
             if node.is_random or not found.isdisjoint(used_names(node)):
@@ -182,14 +184,14 @@ class _Loop:
             fixed = less
 
     def _ends_by_count(self) -> None:
-        """Note what a condition that is the same after each iteration says."""
+        """Evaluate a condition that is the same after each iteration."""
         (again,) = self._part([self._after], 0, {})
         self._conditional = False
         if not known_number(self._node, again, "the condition after iteration 1"):
             self._most, self.is_open = 1, False
 
     def _part(self, outputs: Sequence[str], number: int, states: dict[int, Any]) -> Any:
-        """Some outputs of an iteration, which depend on the number and on these states alone."""
+        """Compute outputs of an iteration that depend only on its number and on these states."""
         wanted, nodes = set(outputs), []
         for node in reversed(self._body.nodes):
             if not wanted.isdisjoint(node.outputs):
@@ -205,14 +207,15 @@ class _Loop:
     # Iterations
 
     def scanned(self) -> tuple[Any, ...] | None:
-        """The results, by a `needle.scan`; None for a loop that ends by what only an iteration
-        knows, or whose results are all known. Raises one of NO_CELL for a body that is no cell."""
+        """Compute the results by a `needle.scan`. Return None for a loop whose end depends on a
+        value that only an iteration knows, or whose results are all known. Raises an error of
+        NO_CELL for a body that cannot be a cell."""
         if self.varying.isdisjoint(self._outputs) and not self.is_open:
             return None
         if self.ends_in_a_call:
             return None
         if self._most is None and not self._conditional:
-            return None  # it has no end, which counting says
+            return None  # no end: counting raises the error
         if self.fixed or self._conditional:
             known = self._known_iterations()
             length: Any = len(known) - 1
@@ -256,7 +259,7 @@ class _Loop:
         return *[ends[i] for i in range(len(self._states))], *stacks[:kept]
 
     def _known_iterations(self) -> list[dict[int, Any]]:
-        """The known states before each iteration and behind the last."""
+        """Return the known states before each iteration and after the last."""
         names = [self._after, *[self._outputs[i] for i in self.fixed]]
         if not self._conditional:
             del names[0]
@@ -272,7 +275,7 @@ class _Loop:
         return found
 
     def unrolled(self) -> tuple[Any, ...]:
-        """The results, of as many bodies as there are iterations."""
+        """Compute the results with one copy of the body per iteration."""
         node, most = self._node, self._most
         states: Sequence[Any] = self._states
         kept: list[list[Value]] = [[] for _ in self._outputs[len(states) :]]
@@ -293,13 +296,13 @@ class _Loop:
         return *states, *[self.collected(i, values) for i, values in enumerate(kept)]
 
     def collected(self, number: int, values: list[Value]) -> Value:
-        """What is made of one of the outputs that are kept, from those of all iterations."""
+        """Return the stacked values of one scan output of all iterations."""
         if values:
             return stacked(values, 0)
         info = self._body.outputs[1 + len(self._states) + number]
         if info.dtype is None or info.shape is None:
             raise self._node.unsupported(
-                f"no iteration, and the shape of the body's output {info.name!r} is not declared"
+                f"no iterations, and the shape of the body's output {info.name!r} is not declared"
             )
         shape = [n if isinstance(n, int) else 0 for n in info.shape]
         return np.zeros((0, *shape), info.dtype)

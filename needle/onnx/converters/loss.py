@@ -1,4 +1,4 @@
-"""Converters of losses over classes, which stand along axis 1."""
+"""Converters of losses over classes, which are along axis 1."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def softmax_cross_entropy(
 
 
 def _loss(node: Node, x: Tensor, target: Value, weight: Value | None) -> Tensor:
-    """-x[n, target[n, ...], ...], each times the weight of its class, reduced; `ignore_index` marks
-    targets that do not count."""
+    """Return the reduction of -x[n, target[n, ...], ...], each times the weight of its class.
+    Targets equal to `ignore_index` are not counted."""
     reduction = node.text("reduction")
     if reduction not in ("none", "sum", "mean"):
-        raise node.invalid(f"reduction {reduction!r} is none of none, sum, mean")
+        raise node.invalid(f"reduction {reduction!r} is not one of none, sum, mean")
     classes = index_tensor(target)
     if x.ndim < 2 or classes.shape != (x.shape[0], *x.shape[2:]):
         raise node.invalid(f"targets {classes.spec} do not fit {x.spec}")
@@ -43,7 +43,7 @@ def _loss(node: Node, x: Tensor, target: Value, weight: Value | None) -> Tensor:
     if counts is not None:
         factor = ops.cast(counts, x.dtype) if weights is None else weights
         weights = ops.where(counts, factor, 0.0)
-        picked = ops.where(counts, picked, 0.0)  # also where it is not finite
+        picked = ops.where(counts, picked, 0.0)  # also removes infinities and NaN
     loss = ops.negate(picked if weights is None else ops.multiply(picked, weights))
     if reduction == "none":
         return loss

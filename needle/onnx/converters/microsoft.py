@@ -1,5 +1,5 @@
 """Converters of ONNX Runtime's own operators (domain com.microsoft): products, activations, norms
-and embeddings, as its documentation and its CPU kernels have them."""
+and embeddings. They follow ONNX Runtime's documentation and CPU kernels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def quick_gelu(node: Node, data: Value) -> Tensor:
 
 
 def activated(node: Node, x: Tensor, numbers: tuple[float, ...]) -> Tensor:
-    """`x` after the activation that a fused layer names, with its parameters."""
+    """Apply the activation of a fused layer (`node`) to `x`, with its parameters `numbers`. Raises
+    UnsupportedError for an unknown activation."""
     name = node.text("activation", "")
     found = _ACTIVATIONS.get(name)
     if found is None:
@@ -87,8 +88,8 @@ def fused_matmul(node: Node, left: Value, right: Value) -> Tensor:
 
 
 def _turned(x: Tensor, matrix: bool, batches: bool) -> Tensor:
-    """An operand as FusedMatMul reads it: with `batches` its first axis becomes the last but one,
-    and with `matrix` the last two change places. Vectors stay."""
+    """Permute an operand of FusedMatMul. With `batches`, its first axis becomes the last but one;
+    with `matrix`, the last two axes are swapped. Vectors are unchanged."""
     if x.ndim < 2:
         return x
     if batches:
@@ -138,7 +139,7 @@ def matmul_nbits(
     groups: Value | None = None,
     bias: Value | None = None,
 ) -> Tensor:
-    """The product with a weight of blocks of small integers, each with its scale."""
+    """Multiply by a weight of blocks of small integers, where each block has a scale."""
     bits, size = node.integer("bits", 4), node.integer("block_size")
     length, width = node.integer("K"), node.integer("N")
     if bits not in (2, 4, 8):
@@ -158,7 +159,7 @@ def matmul_nbits(
             given = ops.cast(_unpacked(given, bits, (width, row))[:, :blocks], dtype)
         return ops.subtract(levels, ops.reshape(given, (width, blocks, 1)))
 
-    # What is known is unpacked now: compiling these ops only to fold them takes seconds a node.
+    # Known values are unpacked now. Compiling these ops only to fold them takes seconds per node.
     levels = applied(centred, packed, *([] if zeros is None else [zeros]))
     values = ops.multiply(tensor(levels), ops.reshape(tensor(scales), (width, blocks, 1)))
     w = ops.reshape(values, (width, blocks * size))[:, :length]
@@ -167,7 +168,7 @@ def matmul_nbits(
 
 
 def _unpacked(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
-    """The integers of `bits` that bytes hold, the lowest bits first."""
+    """Unpack integers of `bits` bits from bytes, lowest bits first."""
     parts = [
         ops.bitwise_and(ops.right_shift(packed, shift) if shift else packed, (1 << bits) - 1)
         for shift in range(0, 8, bits)
@@ -181,7 +182,8 @@ def _unpacked(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
 def _norm(
     node: Node, x: Tensor, scale: Value, shift: Value | None, eps: float, wanted: bool
 ) -> tuple[Tensor, ...]:
-    """(layer norm of the last axis, its mean and 1 / its deviation if wanted)."""
+    """Apply a layer norm over the last axis. Return the result and, if wanted, the mean and 1 / the
+    standard deviation."""
     weight, bias = tensor(scale), None if shift is None else tensor(shift)
     if not wanted:
         return (F.layer_norm(x, weight.shape, weight, bias, eps),)
@@ -224,7 +226,8 @@ def simplified_layer_norm(node: Node, data: Value, scale: Value) -> Any:
 
 
 def _rms_norm(node: Node, x: Tensor, weight: Tensor, axis: int, eps: float) -> tuple[Any, ...]:
-    """(x over the root of its mean square along the axes from `axis`, 1 / that root or None)."""
+    """Divide x by the root of its mean square along the axes from `axis` on. Return the result, and
+    1 / the root or None."""
     whole = weight.shape == x.shape[axis:] and weight.dtype == x.dtype
     if whole and not any(node.wants(i) for i in (1, 2)):
         return F.rms_norm(x, weight.shape, weight, eps), None

@@ -1,5 +1,5 @@
-"""Converters of ONNX Runtime's attention (domain com.microsoft), as its documentation and its CPU
-kernels have it. A mask adds a number to the scores (`mask_filter_value`), which is no infinity."""
+"""Converters of ONNX Runtime's attention operators (domain com.microsoft), which follow its
+documentation and CPU kernels. A mask adds a finite number, `mask_filter_value`, to the scores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _scale(node: Node, q: Tensor) -> float:
 
 
 def _raw(mask: Tensor) -> Tensor:
-    """Which keys a mask (B, S), (B, L, S) or (B, 1, L, S) lets queries see, with four axes."""
+    """Return a mask (B, S), (B, L, S) or (B, 1, L, S) as a bool mask of the seen keys with four
+    axes."""
     seen = ops.greater(mask, 0)
     if mask.ndim == 2:
         return ops.unsqueeze(seen, (1, 2))
@@ -40,8 +41,8 @@ def _raw(mask: Tensor) -> Tensor:
 
 
 def _by_lengths(mask: Value, batch: Any, keys: Any) -> Tensor:
-    """Which keys are before the ends of sequences (B,), (B, 1, 1, S); where their starts follow,
-    not before these either."""
+    """Return the mask (B, 1, 1, S) of the keys before the ends (B,) of the sequences. If the starts
+    of the sequences follow the ends, keys before the starts are not seen either."""
     numbers = tensor(mask)
     seen = seen_before(numbers[:batch], keys)
     if same(numbers.shape[0], batch):
@@ -136,7 +137,8 @@ def _heads_of(
     value: Value | None,
     bias: Value | None,
 ) -> tuple[Tensor, ...]:
-    """Queries, keys and values (B, H, L, E) of the forms that MultiHeadAttention takes them in."""
+    """Return queries, keys and values (B, H, L, E) from the layouts that MultiHeadAttention
+    takes."""
     q = tensor(query)
     if key is None:  # (B, L, H, 3, E)
         batch, length = q.shape[:2]
@@ -151,7 +153,7 @@ def _heads_of(
         shift, start = tensor(bias), 0
         for i, part in enumerate(parts):
             width = part.shape[2] if part.ndim == 3 else part.shape[1] * part.shape[3]
-            if part.ndim == 3:  # keys that are given by heads have it already
+            if part.ndim == 3:  # keys that are given by heads already include the bias
                 parts[i] = ops.add(part, shift[start : start + width])
             start += width
     return tuple(x if x.ndim == 4 else split_heads(node, x, heads) for x in parts)
@@ -167,7 +169,7 @@ def rotary_embedding(node: Node, data: Value, at: Value, cos: Value, sin: Value)
         heads = node.integer("num_heads", 0)
         x = split_heads(node, x, heads if heads else x.shape[2] // (2 * half))
     place = tensor(at)
-    if place.ndim == 1:  # the position of the first
+    if place.ndim == 1:  # the position of the first element
         steps = tensor(positions(0, x.shape[2]))
         place = ops.reshape(ops.add(ops.cast(place, "int64"), steps), (1, x.shape[2]))
     angles = [cached_angles(table, place) for table in (cos, sin)]
@@ -242,7 +244,7 @@ def group_query_attention(
 def _grouped(
     node: Node, heads: int, kv_heads: int, query: Value, key: Value | None, value: Value | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (B, H, L, E), keys and values (B, N, L, E), of one tensor or of three."""
+    """Return queries (B, H, L, E), keys and values (B, N, L, E) from one tensor or from three."""
     if kv_heads < 1 or heads % kv_heads:
         raise node.invalid(f"num_heads is {heads} and kv_num_heads {kv_heads}")
     q = tensor(query)
@@ -257,8 +259,8 @@ def _grouped(
 
 
 def _written(x: Tensor, past: Tensor, begin: Any, most: Any) -> Tensor:
-    """The cache `past` (B, N, P, E) of at least `most` places, with x (B, N, L, E) written from the
-    places `begin` (B,), or from the first."""
+    """Write x (B, N, L, E) into the cache `past` (B, N, P, E) from the positions `begin` (B,) on,
+    or from the first. The cache is extended to at least `most` positions."""
     batch, length = x.shape[0], x.shape[2]
     if same(past.shape[2], 0):
         past = past[:, :, :0]

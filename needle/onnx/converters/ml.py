@@ -1,4 +1,4 @@
-"""Converters of classical machine learning (domain ai.onnx.ml) on numbers, and TfIdfVectorizer."""
+"""Converters of classical machine learning on numbers (domain ai.onnx.ml), and TfIdfVectorizer."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def scaler(node: Node, data: Value) -> Tensor:
 
 
 def floats(value: Value) -> Tensor:
-    """A value as float32, the dtype of what these operators compute."""
+    """Return a `value` as float32, the dtype in which these operators compute."""
     return ops.cast(tensor(value), "float32")
 
 
 def row(numbers: Any) -> Tensor:
-    """Numbers that a node lists as a constant of float32."""
+    """Return `numbers` that a node lists as a float32 constant."""
     return make_const(np.array(numbers, "float32"))
 
 
@@ -53,14 +53,14 @@ def row(numbers: Any) -> Tensor:
 def normalizer(node: Node, data: Value) -> Tensor:
     x, norm = floats(data), node.text("norm", "MAX")
     axis = x.ndim - 1
-    if norm == "MAX":  # not of magnitudes: as ONNX Runtime and the specification
+    if norm == "MAX":  # not of magnitudes, as in ONNX Runtime and the specification
         by = ops.max(x, axis, keepdims=True)
     elif norm == "L1":
         by = ops.sum(ops.abs(x), axis, keepdims=True)
     elif norm == "L2":
         by = ops.sqrt(ops.sum(ops.multiply(x, x), axis, keepdims=True))
     else:
-        raise node.invalid(f"norm {norm!r} is none of MAX, L1, L2")
+        raise node.invalid(f"norm {norm!r} is not one of MAX, L1, L2")
     return ops.divide(x, ops.where(ops.equal(by, 0.0), 1.0, by))
 
 
@@ -92,17 +92,18 @@ def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
 
 
 def transformed(node: Node, scores: Tensor) -> Tensor:
-    """Scores (rows, targets) after the attribute `post_transform`, a name or its number."""
+    """Apply the attribute `post_transform` of a `node`, a name or its number, to `scores` (rows,
+    targets)."""
     names = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     given = node.attributes.get("post_transform", "NONE")
     if given not in names and given not in range(len(names)):
-        raise node.invalid(f"post_transform {given!r} is none of {', '.join(names)}")
+        raise node.invalid(f"post_transform {given!r} is not one of {', '.join(names)}")
     name = given if isinstance(given, str) else names[given]
     if name == "SOFTMAX":
         return ops.softmax(scores, -1)
     if name == "LOGISTIC":
         return ops.sigmoid(scores)
-    if name == "SOFTMAX_ZERO":  # scores of 0 stay
+    if name == "SOFTMAX_ZERO":  # scores of 0 stay 0
         is_zero = ops.equal(scores, 0.0)
         return ops.where(is_zero, 0.0, ops.softmax(ops.where(is_zero, -math.inf, scores), -1))
     if name == "PROBIT":
@@ -112,7 +113,7 @@ def transformed(node: Node, scores: Tensor) -> Tensor:
 
 @converter("LabelEncoder", domain=_ML, since=2)
 def label_encoder(node: Node, data: Value) -> Tensor:
-    """The value of each key; keys are looked up in their order."""
+    """Look up the value of each key by a binary search in the sorted keys."""
     x = tensor(data)
     keys, _ = _listed(node, "keys")
     values, kind = _listed(node, "values")
@@ -134,7 +135,7 @@ def label_encoder(node: Node, data: Value) -> Tensor:
 
 
 def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
-    """The keys or values, and the kind of the attribute that lists them."""
+    """Return the keys or values, and the kind of the attribute that lists them."""
     for kind, dtype in (("int64s", "int64"), ("floats", "float32"), ("tensor", None)):
         if node.has(f"{what}_{kind}"):
             return np.asarray(node.attributes[f"{what}_{kind}"], dtype).reshape(-1), kind
@@ -143,8 +144,8 @@ def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
 
 @converter("OneHotEncoder", domain=_ML)
 def one_hot_encoder(node: Node, data: Value) -> Tensor:
-    """1 at the category of each value. One that is no category has zeros or, if the file wants an
-    error for it (`zeros` = 0), NaN: compiled code cannot raise."""
+    """Return 1 at the category of each value. A value outside the categories gives zeros or, if the
+    file requires an error for it (`zeros` = 0), NaN, because compiled code cannot raise."""
     if not node.has("cats_int64s"):
         raise node.unsupported("categories that are strings")
     x = tensor(data)
@@ -170,8 +171,8 @@ def feature_vectorizer(node: Node, *inputs: Value) -> Tensor:
 
 @converter("TfIdfVectorizer", since=9)
 def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
-    """How often each n-gram of a list occurs in each row, also with the same number of elements
-    left out between each two, up to max_skip_count."""
+    """Count the occurrences of each listed n-gram in each row, including occurrences that skip the
+    same number of elements between neighbours, up to max_skip_count."""
     if not node.has("pool_int64s"):
         raise node.unsupported("n-grams of strings")
     x, mode = tensor(data), node.text("mode")
@@ -187,7 +188,7 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
         size = grams.shape[1]
         for skip in range(1, 2 + (node.integer("max_skip_count") if size > 1 else 0)):
             found = _occurrences(rows, grams, skip)
-            if found is None:  # nor are there any further apart
+            if found is None:  # nor can larger skips occur
                 break
             counts.append(found)
             at += places[first : first + len(grams)].tolist()
@@ -203,13 +204,13 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
         if len(weights) != len(places):
             raise node.invalid(f"{len(weights)} weights for {len(places)} n-grams")
         of_place = np.ones(width)
-        of_place[places] = weights  # they are listed as the n-grams are
+        of_place[places] = weights  # in the order of the n-grams
         made = ops.multiply(made, row(of_place))
     return ops.reshape(made, (width,)) if x.ndim == 1 else made
 
 
 def _grams(node: Node) -> Any:
-    """(n-grams, number of the first) of each size that counts."""
+    """Yield (n-grams, number of the first n-gram) for each size between the limits."""
     pool, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
     first = 0
     for size, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool)), strict=True), 1):
@@ -222,7 +223,7 @@ def _grams(node: Node) -> Any:
 
 
 def _occurrences(rows: Tensor, grams: np.ndarray, skip: int) -> Tensor | None:
-    """How often each n-gram is in each row, its elements `skip` apart: (rows, n-grams) of floats;
+    """Count each n-gram with elements `skip` apart in each row: (rows, n-grams) as floats. Return
     None if rows are too short."""
     size = grams.shape[1]
     starts = rows.shape[1] - skip * (size - 1)

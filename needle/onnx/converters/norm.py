@@ -1,4 +1,4 @@
-"""Converters of normalisations and of softmax and its kin."""
+"""Converters of normalizations, and of softmax and related functions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def batch_norm(
 def _by_own_statistics(
     node: Node, data: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor
 ) -> tuple[Tensor, ...]:
-    """Batch norm by the statistics of the batch, and the new running ones. Networks with
-    standardised weights have such a node for each weight."""
+    """Apply batch norm with the statistics of the batch. Return the result and the new running
+    statistics. Networks with standardized weights have such a node per weight."""
     x = _wide(data)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     found = ops.mean(x, axes), ops.var(x, axes)
@@ -58,7 +58,8 @@ def instance_norm(node: Node, data: Value, scale: Value, shift: Value) -> Tensor
 
 
 def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """`x` less its mean over its deviation along `axes`, that mean, and 1 / that deviation."""
+    """Standardize `x` along `axes`: subtract the mean and divide by the standard deviation, where
+    `eps` is added to the variance. Return the result, the mean, and 1 / the standard deviation."""
     mean = ops.mean(x, axes, keepdims=True)
     centred = ops.subtract(x, mean)
     variance = ops.mean(ops.square(centred), axes, keepdims=True)
@@ -78,7 +79,7 @@ def layer_norm(node: Node, data: Value, scale: Value, shift: Value | None = None
     made, mean, inverse = standardized(_wide(x), tuple(range(axis, x.ndim)), eps)
     made = ops.multiply(ops.cast(made, x.dtype), weight)
     made = made if bias is None else ops.add(made, bias)
-    if node.integer("stash_type") == 1:  # these two are float32 whatever x is
+    if node.integer("stash_type") == 1:  # mean and inverse are float32 for any x
         mean, inverse = (ops.cast(each, "float32") for each in (mean, inverse))
     return made, mean, inverse
 
@@ -131,7 +132,7 @@ def lp_norm(node: Node, data: Value) -> Tensor:
         raise node.invalid(f"p is {p}, not 1 or 2")
     size = ops.sum(ops.abs(x) if p == 1 else ops.square(x), axis, keepdims=True)
     size = size if p == 1 else ops.sqrt(size)
-    empty = ops.equal(size, 0.0)  # a vector of zeros stays one
+    empty = ops.equal(size, 0.0)  # a vector of zeros stays a vector of zeros
     return ops.divide(x, ops.where(empty, ops.add_scalar(size, 1.0), size))
 
 
@@ -140,7 +141,7 @@ def local_response_norm(node: Node, data: Value) -> Tensor:
     x, size = tensor(data), node.integer("size")
     alpha, beta, bias = (node.number(name) for name in ("alpha", "beta", "bias"))
     sides = (size - 1) // 2, size - 1 - (size - 1) // 2
-    if isinstance(x.shape[1], int):  # there is nothing further away
+    if isinstance(x.shape[1], int):  # there are no channels further away
         sides = min(sides[0], x.shape[1]), min(sides[1], x.shape[1])
     squares = padded(ops.square(x), [sides, *[(0, 0)] * (x.ndim - 2)])
     total = squares[:, : x.shape[1]]
@@ -150,12 +151,12 @@ def local_response_norm(node: Node, data: Value) -> Tensor:
     return ops.divide(x, ops.power_scalar(scale, beta))
 
 
-# Softmax and its kin
+# Softmax and related functions
 
 
 def hardmax_of(x: Tensor, axis: int) -> Tensor:
-    """1 at the first largest element along an axis, 0 elsewhere."""
-    if x.shape[axis] == 0:  # none is the largest
+    """Return 1 at the first largest element of `x` along `axis`, 0 elsewhere."""
+    if x.shape[axis] == 0:  # there is no largest element
         return x
     moved = ops.swapaxes(x, axis, -1)
     hot = ops.one_hot(ops.argmax(moved, -1), x.shape[axis], x.dtype)

@@ -36,8 +36,8 @@ def _spatial(node: Node, data: Value) -> Tensor:
 
 
 def _in_few_axes(node: Node, data: Value, pool: Callable[[Node, Tensor], Any]) -> Any:
-    """A pool over more axes than needle has pools for, some of whose windows are single elements:
-    these axes become part of the first."""
+    """Pool over more axes than needle supports if the windows are single elements along some axes.
+    Those axes are merged into the first."""
     x = tensor(data)
     if x.ndim <= 5 or node.wants(1):
         return pool(node, x)
@@ -66,7 +66,7 @@ def _in_few_axes(node: Node, data: Value, pool: Callable[[Node, Tensor], Any]) -
 
 
 def _counted(node: Node, x: Tensor, over: Windows) -> list[Any]:
-    """The number of windows along each axis."""
+    """Return the number of windows along each axis."""
     ceil = node.flag("ceil_mode", False)
     out = []
     for n, span, stride, (low, high) in zip(
@@ -74,14 +74,14 @@ def _counted(node: Node, x: Tensor, over: Windows) -> list[Any]:
     ):
         rest = n + low + high - span
         count = (rest + stride - 1) // stride + 1 if ceil else rest // stride + 1
-        if ceil and (count - 1) * stride >= n + low:  # it would begin behind the input
+        if ceil and (count - 1) * stride >= n + low:  # it would begin beyond the input
             count -= 1
         out.append(count)
     return out
 
 
 def _filled(x: Tensor, over: Windows, counts: list[Any], value: float) -> Tensor:
-    """`x` padded with a value so that these many windows fit exactly, with none padding more."""
+    """Pad x with a value so that `counts` windows fit exactly."""
     sides: Sides = []
     for n, count, span, stride, (low, _) in zip(
         x.shape[2:], counts, over.spans, over.strides, over.pads, strict=True
@@ -120,7 +120,8 @@ def _lowest(dtype: str) -> float:
 
 
 def _flat_places(node: Node, places: Tensor, x: Tensor, filled: Tensor, over: Windows) -> Tensor:
-    """Places in each flattened image of `filled` as places in all of `x`, flattened."""
+    """Convert positions in each flattened image of `filled` to positions in the whole flattened
+    x."""
     row_major = not node.integer("storage_order", 0)
     extents, whole = list(x.shape[2:]), list(filled.shape[2:])
     found: list[Tensor] = []  # along each axis
@@ -154,7 +155,7 @@ def _average_pool(node: Node, data: Tensor) -> Tensor:
 
 
 def _summed(x: Tensor, over: Windows) -> Tensor:
-    """The sums of windows that fit exactly."""
+    """Return the sums of windows that fit exactly."""
     if all(d == 1 for d in over.dilations):
         mean = _MEAN[len(over.kernel)](x, over.kernel, over.strides)
         return ops.mul_scalar(mean, float(prod(over.kernel)))
@@ -172,7 +173,8 @@ def _summed(x: Tensor, over: Windows) -> Tensor:
 
 
 def _taken(node: Node, x: Tensor, over: Windows, counts: list[Any]) -> np.ndarray | None:
-    """How many elements each window averages; None if each takes its whole kernel."""
+    """Return the number of elements that each window averages, or None if all windows are
+    complete."""
     include = node.flag("count_include_pad", False)
     made = np.ones((), np.int64)
     for axis, (n, count) in enumerate(zip(x.shape[2:], counts, strict=True)):

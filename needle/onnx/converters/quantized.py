@@ -1,7 +1,7 @@
-"""Converters of quantized operators: integers that stand for (x - zero point) * scale.
+"""Converters of quantized operators. Their integers x represent (x - zero point) * scale.
 
-Products are summed in int32; the result times the scales, a float32, is rounded (halves to even)
-before the zero point is added, as ONNX Runtime does it.
+Products are summed in int32. The result times the scales, a float32, is rounded (half to even)
+before the zero point is added, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def quantize_linear(
 
 
 def _asked(node: Node) -> str:
-    """The dtype that the attribute output_dtype names, or ""."""
+    """Return the dtype that the attribute output_dtype names, or ""."""
     code = node.integer("output_dtype", 0)
     if OTHER_DTYPES.get(code) in PACKED:
         return OTHER_DTYPES[code]
@@ -62,7 +62,7 @@ def dequantize_linear(
 ) -> Tensor:
     x = tensor(data)
     if x.dtype not in _STORED:
-        raise node.unsupported(f"the dtype {x.dtype} is none of {', '.join(_STORED)}")
+        raise node.unsupported(f"the dtype {x.dtype} is not one of {', '.join(_STORED)}")
     dtype = node.dtype("output_dtype") if node.integer("output_dtype", 0) else dtype_of(scale)
     if zero_point is not None and _held(zero_point) != x.dtype:
         raise node.invalid(f"a zero point of {dtype_of(zero_point)} for {x.dtype}")
@@ -77,7 +77,7 @@ def dequantize_linear(
 
 
 def _held(value: Value) -> str:
-    """The dtype of a value's Tensor, in which integers of 2 and 4 bits are held as those of 8."""
+    """Return the dtype of a value's Tensor, where integers of 2 and 4 bits are stored in 8 bits."""
     dtype = dtype_of(value)
     return PACKED[dtype][0] if dtype in PACKED else dtype
 
@@ -87,7 +87,7 @@ def _is_zero(zero_point: Value) -> bool:
 
 
 def shifted(x: Tensor, zero_point: Value | None) -> Tensor:
-    """`x` less the zero point, which broadcasts, as int32."""
+    """Return `x` minus the `zero_point`, which broadcasts, as int32."""
     wide = ops.cast(x, "int32")
     if zero_point is None or _is_zero(zero_point):
         return wide
@@ -95,8 +95,8 @@ def shifted(x: Tensor, zero_point: Value | None) -> Tensor:
 
 
 def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
-    """A scale or zero point, of all of `x`, of each place along the node's axis, or of blocks along
-    it, in a shape that broadcasts."""
+    """Return a scale or zero point in a shape that broadcasts. It applies to all of x, to each
+    position along the node's axis, or to blocks along it."""
     shape = shape_of(value)
     if all(n == 1 for n in shape):
         return tensor(value.reshape(()))
@@ -119,7 +119,8 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
 
 
 def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tensor:
-    """float32 numbers rounded, moved by the zero point, and saturated to a dtype."""
+    """Round float32 numbers `x`, add the `zero_point`, and saturate to `dtype`. Raises
+    UnsupportedError, which names the `node`, for another dtype."""
     if dtype not in (*_SATURATED, *PACKED):
         raise node.unsupported(f"the dtype {dtype} is none of {', '.join((*_SATURATED, *PACKED))}")
     made = ops.round(x)
@@ -136,7 +137,8 @@ def dynamic_quantize_linear(node: Node, data: Value) -> tuple[Tensor, Tensor, Te
 
 
 def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`x` as uint8 whose range is that of its values and 0, with scale and zero point."""
+    """Quantize x to uint8 over the range of its values and 0. Return the result, the scale and the
+    zero point."""
     most, least = ops.maximum(ops.max(x), 0.0), ops.minimum(ops.min(x), 0.0)
     span = ops.subtract(most, least)
     scale = ops.where(ops.equal(span, 0.0), 1.0, ops.divide(span, 255.0))
@@ -149,21 +151,22 @@ def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rows(value: Any) -> Any:
-    """A scale or zero point of a matrix' rows in a shape that broadcasts."""
+    """Return a scale or zero point of a matrix's rows in a shape that broadcasts."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())
     return value.reshape((-1, 1)) if value.ndim == 1 else value
 
 
 def _columns(value: Any) -> Any:
-    """The same of columns."""
+    """Return a scale or zero point of a matrix's columns in a shape that broadcasts."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())
     return value
 
 
 def combined(*factors: Value, by: Value | None = None) -> Tensor:
-    """The product of scales, divided by another one; of known ones it is a constant."""
+    """Return the product of the scales `factors`, divided by the scale `by`. If all are known, the
+    result is a constant."""
     if all(is_known(value) for value in factors) and (by is None or is_known(by)):
         product = factors[0]
         for value in factors[1:]:
@@ -178,7 +181,7 @@ def combined(*factors: Value, by: Value | None = None) -> Tensor:
 def _requantized(
     node: Node, summed: Tensor, scale: Tensor, zero_point: Value | None, dtype: str
 ) -> Tensor:
-    """int32 sums times a scale, stored in a dtype."""
+    """Multiply int32 sums by a scale and store them in a dtype."""
     scaled = ops.multiply(ops.cast(summed, "float32"), ops.cast(scale, "float32"))
     moved = None if zero_point is None else zero_point.reshape(())
     return stored(node, scaled, moved, dtype)
@@ -214,7 +217,7 @@ def qlinear_matmul(
 def _convolution(
     node: Node, data: Value, weight: Value, zero: Value | None, w_zero: Value | None, bias: Any
 ) -> Tensor:
-    """The convolution of integers less their zero points, as int32."""
+    """Return the convolution of integers minus their zero points, as int32."""
     x, w = tensor(data), tensor(weight)
     if x.ndim != w.ndim or not 3 <= x.ndim <= 5:
         raise node.unsupported(f"a convolution of {x.spec} with {w.spec}")
@@ -258,7 +261,7 @@ def qlinear_conv(
     return _requantized(node, made, whole, y_zero, dtype_of(y_zero))
 
 
-# Of ONNX Runtime (domain com.microsoft)
+# Operators of ONNX Runtime (domain com.microsoft)
 
 
 @converter("QGemm", domain="com.microsoft", known=(1, 2, 4, 5, 7, 8))

@@ -1,5 +1,5 @@
-"""Converters of ONNX Runtime's quantized layers that are not products (domain com.microsoft): they
-compute with the floating numbers that the integers stand for."""
+"""Converters of ONNX Runtime's quantized layers other than products (domain com.microsoft). They
+compute with the floats that the integers represent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Zero = Value | None
 
 
 def _number(value: Value) -> Tensor:
-    """A scale of one element."""
+    """Return a scale of one element as a scalar Tensor."""
     return tensor(value.reshape(()))
 
 
 def _floats(x: Value, scale: Value, zero: Zero) -> Tensor:
-    """The numbers that quantized integers stand for."""
+    """Return the numbers that quantized integers represent."""
     moved = shifted(tensor(x), None if zero is None else zero.reshape(()))
     return ops.multiply(ops.cast(moved, "float32"), _number(scale))
 
@@ -80,7 +80,8 @@ def qlinear_mul(
 
 
 def _rounded_last(node: Node, x: Tensor, zero: Zero, dtype: str) -> Tensor:
-    """Numbers stored after the zero point is added, as ONNX Runtime does for these two."""
+    """Add the zero point, then round and store, as ONNX Runtime does for QLinearAdd and
+    QLinearMul."""
     if zero is not None:
         x = ops.add(x, ops.cast(tensor(zero.reshape(())), "float32"))
     return stored(node, x, None, dtype)

@@ -1,8 +1,8 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
-Each is a `needle.scan`, whatever its activations, peepholes and bounds.
-Sequences of different lengths run to the end all the same: steps behind the end of one change
-nothing before it, and what they give is masked. Their own ends are read by index.
+Each is a `needle.scan`, with any activations, peepholes and clipping. Sequences of different
+lengths all run for the largest number of steps. Steps after a sequence's end do not change earlier
+ones, and their outputs are masked. The last state of each sequence is read by index.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ..graph import Node
 from ..registry import converter
 
 Function = Callable[[Tensor], Tensor]
-# (projected inputs, states before the first step) -> each state after every step, (T, B, H)
+# (direction, projected inputs, initial states) -> each state after every step, (T, B, H)
 Layer = Callable[[int, Tensor, Sequence[Tensor]], Sequence[Tensor]]
 
 
-# Activations of the gates: (function, alpha, beta), None where a function has no such number.
+# Activations of the gates: (function, alpha, beta), None for a parameter that a function does not
+# have.
 
 
 class _Activation(NamedTuple):
@@ -56,8 +57,8 @@ _ACTIVATIONS: dict[str, _Activation] = {
 def _activations(
     node: Node, usual: tuple[str, ...], count: int
 ) -> list[list[tuple[str, Function]]]:
-    """The activations of each direction, with their names in lower case. Numbers of
-    activation_alpha and activation_beta go to the functions that have such a number, in order."""
+    """Return the activations of each direction, with their names in lower case. The numbers of
+    activation_alpha and activation_beta go, in order, to the functions that have the parameter."""
     names = node.texts("activations", ()) or usual * count
     if len(names) < len(usual) * count:
         raise node.invalid(f"activations has {len(names)} names, not {len(usual) * count}")
@@ -79,12 +80,13 @@ def _bound(function: Any, alpha: float, beta: float) -> Function:
     return lambda x: function(x, alpha, beta)
 
 
-# What the three layers have in common
+# Helpers of all three layers
 
 
 class _Given(NamedTuple):
-    """Inputs of a layer: x (T, B, I) and lengths (B,) or None, first states (D, B, H), and by
-    direction weights (I, G H) and (H, G H) and biases (G H,) of the input and of the state."""
+    """The inputs of a layer: x (T, B, I), lengths (B,) or None, the initial states (D, B, H) and,
+    for each direction, the weights (I, G H) and (H, G H) and biases (G H,) of the input and of the
+    state."""
 
     x: Tensor
     lengths: Tensor | None
@@ -111,7 +113,7 @@ def _given(
     lengths: Value | None,
     *states: Value | None,
 ) -> _Given:
-    """The inputs, with batches behind steps, and the gates in the order `gates`."""
+    """Return the inputs, with the steps as the first axis and the gates in the order `gates`."""
     x, w, r = tensor(data), tensor(weight), tensor(recurrent)
     name, turned = node.text("direction", "forward"), node.flag("layout", False)
     backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(name)
@@ -160,17 +162,17 @@ def _given(
 
 
 def _first(node: Node, state: Value | None, shape: Any, x: Tensor, turned: bool) -> Tensor:
-    """A first state (D, B, H)."""
+    """Return an initial state (D, B, H)."""
     if state is None:
         return ops.broadcast_to(init.zeros(1, 1, 1, device=x.device, dtype=x.dtype), shape)
     found = ops.swapaxes(tensor(state), 0, 1) if turned else tensor(state)
     if found.shape != shape:
-        raise node.invalid(f"a first state has the shape {found.shape}, not {shape}")
+        raise node.invalid(f"an initial state has the shape {found.shape}, not {shape}")
     return found
 
 
 def _run(node: Node, given: _Given, layer: Layer) -> tuple[Tensor, ...]:
-    """(Y, states after the last step) of a layer in all its directions."""
+    """Run a layer in all its directions. Return Y and the states after the last step."""
     place = _places(given.x, given.lengths)
     outputs, ends = [], []
     for d, backward in enumerate(given.backward):
@@ -191,8 +193,9 @@ def _run(node: Node, given: _Given, layer: Layer) -> tuple[Tensor, ...]:
 
 
 class _Places(NamedTuple):
-    """Of sequences (B,) with lengths: their numbers and lengths, at most T, and of each step (T, B)
-    whether it is before the end and which one takes its place in the reversed sequence."""
+    """Positions in sequences with lengths: the numbers of the sequences (B,), their lengths (at
+    most T), whether each step (T, B) is before the end, and which step replaces it in the reversed
+    sequence."""
 
     sequences: Tensor
     lengths: Tensor
@@ -214,12 +217,13 @@ def _places(x: Tensor, lengths: Tensor | None) -> _Places | None:
 
 
 def _reversed(x: Tensor, place: _Places | None) -> Tensor:
-    """x (T, B, ...) with each sequence read from its end; what is behind it stays."""
+    """Reverse each sequence of x (T, B, ...) up to its end. Steps after the end are unchanged."""
     return ops.flip(x, 0) if place is None else x[place.mirrored, place.sequences]
 
 
 def _last(state: Tensor, first: Tensor, place: _Places | None) -> Tensor:
-    """A state (T, B, H) after the last step of each sequence: `first` (B, H) of one of no step."""
+    """Return a state (T, B, H) after the last step of each sequence; for a sequence without steps,
+    return `first` (B, H)."""
     if place is None:
         return state[-1]
     found = state[ops.clip(ops.add_scalar(place.lengths, -1), 0), place.sequences]
@@ -229,7 +233,7 @@ def _last(state: Tensor, first: Tensor, place: _Places | None) -> Tensor:
 def _by_step(
     projected: Tensor, states: Sequence[Tensor], step: Callable[..., tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """Each state after every step."""
+    """Return each state after every step."""
 
     def cell(now: tuple[Tensor, ...], sums: Tensor) -> tuple[Any, Any]:
         after = step(sums, *now)
@@ -239,7 +243,7 @@ def _by_step(
 
 
 def _clipper(node: Node) -> Function:
-    """What clips sums before an activation."""
+    """Return the function that clips sums before an activation."""
     if not node.has("clip"):
         return lambda x: x
     bound = node.number("clip")
@@ -247,7 +251,7 @@ def _clipper(node: Node) -> Function:
 
 
 def _parts(x: Tensor, count: int) -> list[Tensor]:
-    """The gates of sums (B, count * H)."""
+    """Split sums (B, count * H) into gates."""
     width = x.shape[1] // count
     return [x[:, i * width : (i + 1) * width] for i in range(count)]
 

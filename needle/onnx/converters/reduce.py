@@ -19,7 +19,7 @@ Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
 
 def _whole(reduce: Reduction) -> Reduction:
-    """A reduction with results of the input's dtype, also for integers."""
+    """Return a reduction whose results have the input's dtype, including integers."""
     return lambda x, axes, keep: ops.cast(reduce(x, axes, keep), x.dtype)
 
 
@@ -79,7 +79,7 @@ _REDUCTIONS: dict[str, Reduction] = {
     "ReduceSumSquare": _whole(_sum_square),
 }
 
-# What a reduction of no elements gives, for those that needle's refuse.
+# The results of reductions over no elements, for the reductions that needle refuses then.
 _OF_NOTHING: dict[str, float] = {
     "ReduceMax": -np.inf,
     "ReduceMin": np.inf,
@@ -108,7 +108,7 @@ def reduce(node: Node, data: Value, axes: Value | None = None) -> Any:
 
 
 def _for_each(node: Node, x: Tensor) -> Tensor:
-    """The reduction of each element for itself, along no axis."""
+    """Reduce each element separately, along no axis."""
     lone = ops.unsqueeze(x, x.ndim)
     return _REDUCTIONS[node.op_type](lone, (x.ndim,), False)
 

@@ -1,8 +1,8 @@
-"""Converters of Resize and Upsample: each axis is resampled on its own.
+"""Converters of Resize and Upsample, which resample each axis separately.
 
-An element of the result has a place among the elements of its axis, from which follow the elements
-that it is made of and their weights. These functions take NumPy or `needle.ops` as `xp`: along an
-axis whose size a Dim leaves open, places are computed at the call.
+Each element of the result has a position among the input's elements along the axis. The position
+determines the input elements and their weights. Functions take NumPy or `needle.ops` as `xp`,
+because positions along an axis of open size are computed at the call.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _CHOICES = {
     ),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
 }
-_WIDEST = 1 << 12  # taps of an antialiasing filter
+_WIDEST = 1 << 12  # most taps of an antialiasing filter
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """How a node resizes an axis; a name's meaning is that of the node's attribute."""
+    """The way in which a node resizes an axis. The fields have the meanings of the node's
+    attributes."""
 
     mode: str
     coordinates: str = "asymmetric"
@@ -55,8 +56,8 @@ class Method:
     roi: tuple[float, float] = (0.0, 1.0)  # of this axis, for tf_crop_and_resize
 
     def places(self, at: Any, n: Any, m: Any, scale: Any) -> Any:
-        """The places, among n elements, of the elements `at` of m. With a scale that is no ratio of
-        whole sizes, the axis that it describes is not m, but n * scale long."""
+        """Return the positions among `n` elements of the elements `at` of `m`. If `scale` is not
+        the ratio of the sizes, the result's axis counts as n * scale long, not m."""
         kind = self.coordinates
         if kind == "asymmetric":
             return at / scale
@@ -80,7 +81,7 @@ class Method:
         return several
 
     def nearest_of(self, xp: Any, place: Any, n: Any) -> Any:
-        """The element that is nearest to each place."""
+        """Return the nearest of `n` elements to each `place`, computed with `xp`."""
         if self.nearest == "floor":
             found = xp.floor(place)
         elif self.nearest == "ceil":
@@ -92,11 +93,12 @@ class Method:
         return xp.maximum(xp.minimum(found, n - 1), 0).astype("int64")
 
     def taps(self, xp: Any, place: Any, n: Any, scale: float) -> list[tuple[Any, Any]]:
-        """(elements, weights) that each place is made of."""
+        """Return the (elements, weights) of which each `place` among `n` elements is the sum, at
+        this `scale`, computed with `xp`."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = 2 if self.mode == "cubic" else 1
         first = math.floor(-reach / shrink) + 1
-        low = xp.ceil(place) - 1  # the element before the place, also of one on an element
+        low = xp.ceil(place) - 1  # the element strictly before the place
         elements = [low + i for i in range(first, 2 - first)]
         weights = [self._weight(xp, xp.abs((e - place) * shrink)) for e in elements]
         if self.exclude_outside:
@@ -112,7 +114,7 @@ class Method:
         return list(zip(inside, weights, strict=True))
 
     def _weight(self, xp: Any, distance: Any) -> Any:
-        """The weight of an element at a distance (for cubic ones Keys 1981, equation 4)."""
+        """Return the weight of an element at a distance (cubic: Keys 1981, equation 4)."""
         if self.mode == "linear":
             return xp.maximum(1 - distance, 0)
         a, d = self.cubic_coeff_a, distance
@@ -137,7 +139,7 @@ def resize_by_scales(node: Node, data: Value, scales: Value) -> Tensor:
 
 
 def _old(node: Node) -> Method:
-    """The method of Upsample, and of Resize before it had more than a mode."""
+    """Return the method of Upsample, and of Resize in opset 10, which has only a mode."""
     return Method(_choice(node, "mode"))
 
 
@@ -177,10 +179,10 @@ def resize(
 
 def _choice(node: Node, name: str) -> str:
     found = node.text(name)
-    if name == "mode" and found == "bilinear":  # what Upsample was before opset 9
+    if name == "mode" and found == "bilinear":  # Upsample's name before opset 9
         found = "linear"
     if found not in _CHOICES[name]:
-        raise node.invalid(f"{name} {found!r} is none of {', '.join(_CHOICES[name])}")
+        raise node.invalid(f"{name} {found!r} is not one of {', '.join(_CHOICES[name])}")
     return found
 
 
@@ -190,7 +192,8 @@ def _numbers(node: Node, value: Value | None, what: str) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Resized:
-    """An axis that gets `size` elements; `scale` is None if the ratio of the sizes counts."""
+    """An axis that is resized to `size` elements. If `scale` is None, the scale is the ratio of the
+    sizes."""
 
     axis: int
     size: Any
@@ -209,7 +212,8 @@ def _by_scales(
 
 
 def _scaled(node: Node, n: Any, scale: float) -> Any:
-    """The size of an axis of n elements by its scale, which is a float32: so is the product."""
+    """Return the size of an axis of n elements after scaling. The product is a float32, like the
+    scale."""
     if not 0 < scale < math.inf:
         raise node.invalid(f"the scale {scale} is not a number above 0")
     if not isinstance(n, Expression):
@@ -217,7 +221,7 @@ def _scaled(node: Node, n: Any, scale: float) -> Any:
     over, under = scale.as_integer_ratio()
     if under > 64:
         raise node.unsupported(
-            f"the open size {n} takes a scale like 2 or 1.5, an integer or one divided by a power "
+            f"the open size {n} takes a scale like 2 or 1.5, an integer divided by a power "
             f"of 2, not {scale}"
         )
     return n * over // under
@@ -246,7 +250,7 @@ def _resized(
     method: Method,
     regions: dict[int, tuple[float, float]] | None = None,
 ) -> Tensor:
-    """`x` with axes resized; `regions` are those of interest, for tf_crop_and_resize."""
+    """Resize axes of x. `regions` are the regions of interest for tf_crop_and_resize."""
     sizes = {each.axis: each.size for each in resized}
     bounded([sizes.get(axis, n) for axis, n in enumerate(x.shape)])
     for each in resized:
@@ -254,7 +258,7 @@ def _resized(
     dtype = x.dtype
     if method.mode != "nearest" and not is_floating(dtype):
         x = ops.cast(x, "float64" if dtype in ("int32", "int64") else "float32")
-    outside = []  # of the input, an axis each
+    outside = []  # masks of elements outside the input, one per axis
     for each in _ordered(x, resized):
         region = (regions or {}).get(each.axis, (0.0, 1.0))
         how = dataclasses.replace(method, roi=region)
@@ -268,28 +272,29 @@ def _resized(
 
 
 def _taps(x: Tensor, to: _Resized, how: Method) -> int:
-    """How many elements, each with a weight, an element of the result is made of."""
+    """Return the number of weighted elements that an element of the result is computed from."""
     reach, scale = {"nearest": 0.5, "linear": 1, "cubic": 2}[how.mode], _scale(x, to)
     shrinks = how.antialias and not isinstance(scale, Tensor) and 0 < scale < 1
     return math.ceil(2 * reach / scale if shrinks else 2 * reach)
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:
-    """The axes that shrink first: the less there is, the less there is to do; rows are vectors,
-    columns are not."""
+    """Sort the axes: those that shrink first, because less work remains, and among equals the last,
+    because rows are vectors."""
     if any(isinstance(n, Expression) for r in resized for n in (r.size, x.shape[r.axis])):
         return list(resized)
     return sorted(resized, key=lambda r: (r.size / max(x.shape[r.axis], 1), -r.axis))
 
 
 def _saturated(x: Tensor, dtype: str) -> Tensor:
-    """Floats rounded to integers of a dtype, those out of range to its ends."""
+    """Round floats to integers of a dtype and clip them to its range."""
     bounds = np.iinfo(dtype)
     return ops.cast(ops.clip(ops.round(x), bounds.min, bounds.max), dtype)
 
 
 def _along(node: Node, x: Tensor, to: _Resized, how: Method) -> tuple[Tensor, Tensor | None]:
-    """`x` resized along one axis, and which elements come from outside of it, if any can."""
+    """Resize x along one axis. Return the result, and the mask of the elements from outside x, if
+    there can be any."""
     axis, n, m, scale = to.axis, x.shape[to.axis], to.size, _scale(x, to)
     is_whole = not isinstance(scale, Tensor) and math.isclose(scale, 1) and same(n, m)
     if is_whole and how.roi == (0.0, 1.0):
@@ -299,12 +304,13 @@ def _along(node: Node, x: Tensor, to: _Resized, how: Method) -> tuple[Tensor, Te
     if not isinstance(n, Expression) and not isinstance(m, Expression):
         return _by_tables(x, axis, m, float(scale), how)
     if how.antialias and isinstance(scale, Tensor):
-        raise node.unsupported(f"antialias, from the size {n} to {m} whose ratio is open")
+        raise node.unsupported(f"antialias from the size {n} to {m}, whose ratio is open")
     return _by_takes(x, axis, m, scale, how)
 
 
 def _scale(x: Tensor, to: _Resized) -> Any:
-    """The ratio of an axis' sizes: a number, or a tensor of one element if a Dim decides it."""
+    """Return the ratio of an axis's sizes: a number, or a tensor of one element if it depends on a
+    Dim."""
     n, m = x.shape[to.axis], to.size
     if to.scale is not None:
         return to.scale
@@ -322,9 +328,11 @@ def _scale(x: Tensor, to: _Resized) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _index(how: Method, n: int, m: int, scale: float) -> tuple[np.ndarray, np.ndarray | None]:
-    """For mode nearest the element of each place, and which places are outside, if any are.
+    """Return, for mode nearest, the element of each position, and the mask of the positions
+    outside, if there can be any.
 
-    In float32, as ONNX Runtime: where an element is as near to two, the rounding decides.
+    The computation is in float32, as in ONNX Runtime, because rounding decides between two equally
+    near elements.
     """
     place = how.places(np.arange(m, dtype="float32"), n, m, np.float32(scale))
     return how.nearest_of(np, place, n), _outside(how, place, n)
@@ -340,11 +348,12 @@ def _outside(how: Method, place: Any, n: Any) -> Any:
 def _tables(
     how: Method, n: int, m: int, scale: float, dtype: str, device: Device
 ) -> tuple[tuple[NDArray, ...], np.ndarray | None]:
-    """What Resample takes of m elements among n, and which places are outside, if any are."""
+    """Return the tables of Resample for m elements among n, and the mask of the positions outside,
+    if there can be any."""
     place = how.places(np.arange(m, dtype="float64"), n, m, scale)
     taps = how.taps(np, place, n, scale)
     elements, weights = (np.stack(each) for each in zip(*taps, strict=True))
-    used = np.any(weights != 0, 1)  # none is read for nothing
+    used = np.any(weights != 0, 1)  # drops taps that always have weight 0
     used[0] |= not used.any()
     tables = resample_tables(elements[used], weights[used], n, dtype, device)
     return tables, _outside(how, place, n)
@@ -368,7 +377,8 @@ def _by_tables(
 
 
 def _taken(x: Tensor, axis: int, index: np.ndarray) -> Tensor:
-    """The elements at an index; repeated in place if each comes as often as the others."""
+    """Return the elements at an index. If each element occurs equally often, they are repeated
+    instead."""
     n, m = x.shape[axis], len(index)
     if m % n == 0 and np.array_equal(index, np.arange(m) // (m // n)):
         return _repeated(x, axis, m // n)
@@ -384,7 +394,7 @@ def _repeated(x: Tensor, axis: int, times: int) -> Tensor:
 def _by_takes(
     x: Tensor, axis: int, m: Any, scale: Any, how: Method
 ) -> tuple[Tensor, Tensor | None]:
-    """`x` resized along an axis whose size, before or after, only a call knows."""
+    """Resize x along an axis whose size, before or after, only a call knows."""
     n = x.shape[axis]
     if how.mode == "nearest" and _repeats(how, scale):
         return _repeated(x, axis, int(scale)), None
@@ -406,7 +416,8 @@ def _by_takes(
 
 
 def _repeats(how: Method, scale: Any) -> bool:
-    """Whether nearest elements are each repeated as often as a whole scale says, of any size."""
+    """Return whether nearest elements are the input's elements repeated by an integer scale, at any
+    size."""
     if (
         isinstance(scale, Tensor)
         or scale != int(scale)
@@ -420,5 +431,5 @@ def _repeats(how: Method, scale: Any) -> bool:
 
 
 def _lined_up(x: Tensor, axis: int, ndim: int) -> Tensor:
-    """A tensor of one axis in a shape that broadcasts along `axis`."""
+    """Reshape a tensor of one axis so that it broadcasts along `axis`."""
     return ops.reshape(x, (x.shape[0], *(1,) * (ndim - axis - 1)))

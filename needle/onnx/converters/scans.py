@@ -1,4 +1,5 @@
-"""Scan: a `needle.scan` whose cell is the body; unrolled where the body is no cell."""
+"""The converter of Scan: a `needle.scan` whose cell is the body, or an unrolled loop if the body
+cannot be a cell."""
 
 from __future__ import annotations
 
@@ -28,19 +29,20 @@ from ..execute import Scope, untraced
 from ..graph import Graph, Node
 from ..registry import converter
 
-# What tracing a body raises that is no cell: its shapes change from step to step, it carries a
-# sequence, or it needs to know a value that only a step knows.
+# The errors of tracing a body that cannot be a cell: its shapes change from step to step, it
+# carries a sequence, or it must know a value that only a step knows.
 NO_CELL = (DimError, ModelError, ShapeError, TraceError, TypeError)
 
-# (states, slices) to (next states, outputs) of one step.
+# (states, slices) -> (next states, outputs) of one step.
 Step = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
 def scanned(
     step: Step, states: Sequence[Value], xs: Sequence[Value], length: Any, reverse: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """(last states, stacked outputs) of a loop over sequences with their steps on axis 0. Raises
-    one of NO_CELL for a step that is no cell."""
+    """Run a loop over sequences `xs` with the steps on axis 0. Return the last states and the
+    stacked outputs. `step`, the initial `states`, `length` and `reverse` have the roles of
+    `needle.scan`'s arguments. Raises an error of NO_CELL for a step that cannot be a cell."""
 
     def cell(now: Any, slices: Any) -> Any:
         after, outputs = step(now, slices or ())
@@ -51,20 +53,21 @@ def scanned(
 
 
 def single(value: Carried) -> Tensor:
-    """A value as a Tensor. Raises TypeError for a sequence or an optional."""
+    """Return a `value` as a Tensor. Raises TypeError for a sequence or an optional."""
     if isinstance(value, (Items, Missing)):
         raise TypeError("its body makes a sequence or an optional")
     return tensor(value)
 
 
 def unknown_names(scope: Scope, body: Graph) -> set[str]:
-    """The outer values that a body reads and that are not known."""
+    """Return the names of the unknown outer values in `scope` that a `body` reads."""
     values = scope.values
     return {name for name in body.free_names() if not isinstance(values.get(name), np.ndarray)}
 
 
 def keep(kept: Sequence[list[Value]], made: Iterable[Value]) -> None:
-    """Add what an iteration has made to the lists of all iterations, within the budget."""
+    """Add the values `made` by an iteration to the lists `kept` of all iterations, within the
+    budget."""
     for values, value in zip(kept, made, strict=True):
         values.append(value)
         budget.bounded((len(values), *value.shape))
@@ -98,7 +101,7 @@ def _scan(
     sequences: Sequence[Value],
     backward: Sequence[bool],
 ) -> list[Value]:
-    """The last states, then the outputs of all steps in their order, of a Scan over axis 0."""
+    """Return the last states, then the stacked outputs of all steps, of a Scan over axis 0."""
     body, count = node.graph("body"), len(states)
     lengths = [x.shape[0] for x in sequences]
     if not all(same(n, lengths[0]) for n in lengths):
@@ -127,8 +130,8 @@ def _scan(
 def _whole(
     step: Step, states: Sequence[Value], sequences: Sequence[Value], backward: Sequence[bool]
 ) -> list[Tensor]:
-    """What `_scan` returns, by a `needle.scan`."""
-    back = all(backward)  # then that goes backward, and no sequence is turned
+    """Compute the results of `_scan` by a `needle.scan`."""
+    back = all(backward)  # then the scan goes backward, and no sequence is reversed
     xs = [_turned(x, each is not back) for x, each in zip(sequences, backward, strict=True)]
     lasts, stacks = scanned(step, states, xs, xs[0].shape[0], back)
     return [*lasts, *[_turned(y, back) for y in stacks]]
@@ -157,7 +160,7 @@ def _unrolled(
 def _divided(
     node: Node, body: Graph, inputs: Sequence[Value], count: int
 ) -> tuple[list[Value], list[Value]]:
-    """The first states and the sequences that a Scan is given."""
+    """Return the initial states and the sequences among the inputs of a Scan."""
     first = len(inputs) - count
     if count < 1 or first < 0 or len(body.inputs) != len(inputs) or len(body.outputs) < first:
         raise node.invalid(
@@ -174,7 +177,7 @@ def _check_lengths(node: Node, count: int, **attributes: tuple[int, ...]) -> Non
 
 
 def _moved(value: Value, source: int, to: int) -> Value:
-    """A value with an axis moved."""
+    """Return a value with an axis moved."""
     if source == to:
         return value
     if isinstance(value, np.ndarray):
@@ -183,7 +186,7 @@ def _moved(value: Value, source: int, to: int) -> Value:
 
 
 def _turned(value: Any, back: bool) -> Any:
-    """A value, from the end of axis 0 if `back`."""
+    """Return a value, reversed along axis 0 if `back`."""
     if not back:
         return value
     return value[::-1] if isinstance(value, np.ndarray) else ops.flip(value, 0)
@@ -193,7 +196,8 @@ def _turned(value: Any, back: bool) -> Any:
 def scan_batches(
     node: Node, scope: Scope, lengths: Value | None, *inputs: Value
 ) -> tuple[Value, ...]:
-    """The first form: batches on axis 0, each with its own states, and steps on axis 1."""
+    """Convert the opset 8 form of Scan: batches on axis 0, each with separate states, and steps on
+    axis 1."""
     body, count = node.graph("body"), node.integer("num_scan_inputs")
     states, sources = _divided(node, body, inputs, count)
     backward = node.integers("directions", (0,) * count)
@@ -216,6 +220,6 @@ def scan_batches(
 
 
 def _padded(value: Value, steps: int) -> Tensor:
-    """A sequence with zeros behind its end."""
+    """Pad a sequence with zeros after its end."""
     x = tensor(value)
     return ops.pad(x, [(0, steps - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])

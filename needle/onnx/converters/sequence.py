@@ -1,5 +1,5 @@
-"""Converters of sequences and optionals, which exist while tracing alone: lists of values, and
-values that may be missing. A model's inputs and outputs are tensors."""
+"""Converters of sequences (lists of values) and optionals (values that may be missing). They exist
+only while tracing; a model's inputs and outputs are tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ...sizes.extents import same
 from ..graph import Node
 from ..registry import converter, find_twin
 
-# A converter's tuple is its outputs, so that each of these returns a tuple of one.
+# A tuple stands for a converter's outputs, so each converter returns a tuple of one value.
 
 
 @converter("SequenceEmpty", since=11)
@@ -51,7 +51,8 @@ def at(node: Node, items: Items, position: Value) -> tuple[Value]:
 
 
 def _are_alike(items: Items) -> bool:
-    """Whether all values have one shape and dtype, so that one can be taken at any position."""
+    """Return whether all values have the same shape and dtype, so that any position can be
+    selected."""
     values = items.values
     if isinstance(values, Rows):
         return True
@@ -78,7 +79,7 @@ def erase(node: Node, items: Items, position: Value | None = None) -> tuple[Item
 
 
 def _place(node: Node, items: Items, position: Value, limit: int, least: int | None = None) -> int:
-    """A known position, counted from the front."""
+    """Return a known position, counted from the front."""
     place = known_integer(node, position, "the position")
     least = -limit if least is None else least
     if not least <= place < limit:
@@ -118,7 +119,7 @@ def concat_from_sequence(node: Node, items: Items) -> Value:
     if isinstance(items.values, Rows):
         return _joined(node, items.values.whole, axis, new)
     if not items.values:
-        raise node.invalid("a sequence of no values")
+        raise node.invalid("a sequence without values")
     if all(is_known(value) for value in items.values):
         if new:
             return np.stack(items.values, axis)
@@ -131,7 +132,7 @@ def concat_from_sequence(node: Node, items: Items) -> Value:
 
 
 def _joined(node: Node, rows: Tensor, axis: int, new: bool) -> Tensor:
-    """The rows of a tensor, joined along an axis of theirs, or along a new one."""
+    """Join the rows of a tensor along one of their axes, or along a new axis."""
     axis = normal_axis(node, axis, rows.ndim - (0 if new else 1))
     moved = ops.moveaxis(rows, 0, axis)
     if new:
@@ -140,7 +141,7 @@ def _joined(node: Node, rows: Tensor, axis: int, new: bool) -> Tensor:
     return ops.reshape(moved, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
-# Optionals: a value stands for itself.
+# Optionals: a present value represents itself.
 
 
 @converter("Optional", since=15)

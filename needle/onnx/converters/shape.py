@@ -1,4 +1,4 @@
-"""Converters of operators about shapes: reading them, and moving elements without computing."""
+"""Converters of operators that read shapes, or move elements without computing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 
-_LARGEST_KNOWN = 1 << 16  # elements of an array that is kept as a known one
+_LARGEST_KNOWN = 1 << 16  # most elements of an array that is kept as a known value
 
 
 @converter("Constant")
@@ -38,7 +38,7 @@ def constant(node: Node) -> np.ndarray:
         if node.has(name):
             return np.array(node.attributes[name], dtype)
     if not node.has("value"):
-        raise node.unsupported("a constant of strings or a sparse one")
+        raise node.unsupported("a constant that is sparse or of strings")
     return node.array("value")
 
 
@@ -60,7 +60,8 @@ def reshape(node: Node, data: Value, shape: Value | None = None) -> Tensor:
 
 
 def reshaped(node: Node, data: Value, shape: Value | None) -> tuple[Any, ...]:
-    """The shape that Reshape gives `data`; one extent may be -1."""
+    """Return the shape that Reshape (`node`) gives `data`; `shape` is its input. One extent may be
+    -1. Raises ModelError for a 0 beyond the axes of `data`."""
     before = shape_of(data)
     asked = list(known_integers(node, shape, "the shape"))
     if not node.flag("allowzero", False):
@@ -118,14 +119,15 @@ def split(node: Node, data: Value, extents: Value | None = None) -> tuple[Tensor
 
 
 def split_extents(node: Node, extent: Any, given: Value | None) -> list[Any]:
-    """The extents of the parts into which Split takes an axis of `extent`."""
+    """Return the extents of the parts into which Split (`node`) divides an axis of `extent`;
+    `given` is its input. Raises ModelError if the number of outputs does not fit."""
     if given is not None:
         return list(known_integers(node, given, "the sizes of the parts"))
     if node.has("split"):
         return list(node.integers("split"))
     count = node.integer("num_outputs") if node.has("num_outputs") else len(node.outputs)
     if count != len(node.outputs):
-        raise node.invalid(f"num_outputs is {count}, and it has {len(node.outputs)} outputs")
+        raise node.invalid(f"num_outputs is {count}, but it has {len(node.outputs)} outputs")
     part = (extent + count - 1) // count  # the last may be smaller
     return [part] * (count - 1) + [extent - part * (count - 1)]
 
@@ -144,7 +146,9 @@ def slices(
     axes: Value | None = None,
     steps: Value | None = None,
 ) -> tuple[slice, ...]:
-    """The key that Slice takes of `data`, from inputs (opset 10 and later) or attributes."""
+    """Return the key by which Slice (`node`) indexes `data`, from its inputs `starts`, `ends`,
+    `axes` and `steps` (opset 10 and later) or its attributes. Raises ModelError if they do not fit
+    together."""
     if node.opset < 10:
         first, last = node.integers("starts"), node.integers("ends")
         over = node.integers("axes") if node.has("axes") else tuple(range(len(first)))
@@ -165,7 +169,7 @@ def slices(
 
 
 def _bounded(node: Node, start: Any, end: Any, step: Any, extent: Any) -> slice:
-    """A slice of an axis; numbers far beyond it stand for its ends."""
+    """Return a slice of an axis. Numbers far beyond the axis mean its ends."""
     if isinstance(step, Expression) or step == 0:
         raise node.invalid(f"the step {step} is not a number other than 0")
     if step > 0:
@@ -175,12 +179,12 @@ def _bounded(node: Node, start: Any, end: Any, step: Any, extent: Any) -> slice:
         stop = None if stop < -extent else stop
     first = _clipped(start, extent)
     if isinstance(extent, int) and isinstance(first, int) and first < -extent:
-        first = 0  # where NumPy's slice begins before the axis, and is empty
+        first = 0  # NumPy's slice would begin before the axis and be empty
     return slice(first, stop, step)
 
 
 def _clipped(n: Any, extent: Any) -> Any:
-    """An index as Slice clamps it: None where it is beyond the axis's end."""
+    """Clamp an index like Slice: return None if it is beyond the end of the axis."""
     if isinstance(n, Expression) or abs(n) < (1 << 31):
         return n
     return None if n > 0 else 0
@@ -193,7 +197,7 @@ def expand(node: Node, data: Value, shape: Value) -> Tensor:
     lead = len(asked) - x.ndim
     extents = list(asked) if lead >= 0 else [*x.shape[:-lead], *asked]
     for i, n in enumerate(x.shape, max(lead, 0)):
-        if isinstance(extents[i], int) and extents[i] == 1:  # an extent of 1 broadcasts as well
+        if isinstance(extents[i], int) and extents[i] == 1:  # a requested extent of 1 broadcasts
             extents[i] = n
     return ops.broadcast_to(x, bounded(extents))
 

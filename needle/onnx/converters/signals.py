@@ -1,4 +1,4 @@
-"""Converters of Fourier transforms and what goes with them."""
+"""Converters of Fourier transforms and related operators: windows and mel filters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _dft(node: Node, x: Tensor, length: Value | None, axis: int) -> Tensor:
         raise node.invalid(f"an input {x.spec} is not (..., n, 1) or (..., n, 2)")
     axis, last = normal_axis(node, axis, x.ndim), x.ndim - 2
     if axis > last:
-        raise node.invalid(f"axis {axis} is that of the real and imaginary parts")
+        raise node.invalid(f"axis {axis} is the axis of the real and imaginary parts")
     inverse, onesided = node.flag("inverse"), node.flag("onesided")
     n = x.shape[axis]
     if length is not None:
@@ -47,7 +47,7 @@ def _dft(node: Node, x: Tensor, length: Value | None, axis: int) -> Tensor:
     elif inverse and onesided:
         n = 2 * (n - 1)
     if isinstance(n, Expression) or n < 1:
-        raise node.unsupported(f"a transform of the length {n}; give it a fixed one above 0")
+        raise node.unsupported(f"a transform of the length {n}; it must be fixed and above 0")
     bounded((*x.shape[:axis], n, *x.shape[axis + 1 :]))
     check_length(node, n)
     order = (*(i for i in range(last + 1) if i != axis), axis, x.ndim - 1)
@@ -69,7 +69,7 @@ def _parts(x: Tensor) -> Parts:
 
 def _stacked(parts: Parts) -> Tensor:
     real, imaginary = parts
-    assert imaginary is not None  # two parts were asked for
+    assert imaginary is not None  # two parts were requested
     return ops.stack([real, imaginary], -1)
 
 
@@ -88,7 +88,7 @@ def stft(
     if length is not None:
         n = known_integer(node, length, "frame_length")
     if isinstance(n, Expression) or n < 1 or hop < 1:
-        raise node.unsupported(f"frames of {n} elements, {hop} apart; both are fixed ones above 0")
+        raise node.unsupported(f"frames of {n} elements, {hop} apart; both must be fixed, above 0")
     check_length(node, n)
     if window is not None and tuple(window.shape) != (n,):
         raise node.invalid(f"a window of shape {tuple(window.shape)} for frames of {n}")
@@ -127,16 +127,16 @@ _WINDOWS = {"BlackmanWindow": _blackman, "HammingWindow": _hamming, "HannWindow"
 def window(node: Node, size: Value) -> np.ndarray:
     n = known_integer(node, size, "the size")
     if isinstance(n, Expression) or n < 0:
-        raise node.unsupported(f"a window of the size {n}; give it a fixed one")
+        raise node.unsupported(f"a window of the size {n}; the size must be fixed")
     bounded([n])
     period = n if node.flag("periodic") else n - 1
     if n == 1 and period == 0:
-        return _as(node, np.ones(1))  # the middle of a window
+        return _as(node, np.ones(1))  # the peak of a window
     return _as(node, _WINDOWS[node.op_type](np.arange(n), max(period, 1)))
 
 
 def _as(node: Node, values: np.ndarray) -> np.ndarray:
-    """Numbers in the dtype that the node says."""
+    """Return numbers in the dtype that the node requests."""
     return np.asarray(tensor(values).astype(node.dtype("output_datatype")).numpy())
 
 
@@ -144,7 +144,8 @@ def _as(node: Node, values: np.ndarray) -> np.ndarray:
 def mel_weight_matrix(
     node: Node, bins: Value, length: Value, rate: Value, low: Value, high: Value
 ) -> np.ndarray:
-    """Triangles, evenly apart on the mel scale, over the frequencies of a spectrum."""
+    """Return triangular filters over the frequencies of a spectrum, evenly spaced on the mel
+    scale."""
     count, n = (known_integer(node, v, "the sizes") for v in (bins, length))
     bounded((count + 2, n))
     per_second = known_integer(node, rate, "the sample rate")

@@ -1,8 +1,8 @@
 """Converters of ensembles of decision trees (domain ai.onnx.ml).
 
-All rows walk down all trees at once: a step looks up the node at which each row is in each tree,
-and takes its "yes" or "no". Leaves lead to themselves, so that as many steps as the deepest leaf
-has decisions above it bring every row to its leaf.
+All rows walk down all trees at once. A step looks up each row's current node in each tree and
+follows its "yes" or "no" link. Leaves link to themselves, so after as many steps as the deepest
+leaf has decisions above it, every row is at its leaf.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ _COMPARE = {
     "EQ": ops.equal,
     "NEQ": ops.not_equal,
 }
-_DEEPEST = 1000  # steps: each is written out
+_DEEPEST = 1000  # most steps; each is unrolled
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 @dataclasses.dataclass(frozen=True)
 class Trees:
-    """Nodes of all trees, leaves among them: a leaf leads to itself.
+    """The nodes of all trees, including leaves. A leaf links to itself.
 
-    `weights` (nodes, targets) are what leaves add, NaN for targets that they do not touch.
-    `members` (nodes, at most so many) are the values of MEMBER nodes, filled with NaN.
+    `weights` (nodes, targets) are the amounts that leaves add, NaN for targets that they do not
+    touch. `members` (nodes, largest number of members) are the values of MEMBER nodes, padded with
+    NaN.
     """
 
     modes: np.ndarray
@@ -53,7 +54,8 @@ class Trees:
     members: np.ndarray | None = None
 
     def depth(self, node: Node) -> int:
-        """The most decisions above a leaf. ModelError for a circle."""
+        """Return the largest number of decisions above a leaf. Raises ModelError, which names the
+        `node`, for a circle."""
         at, steps = np.unique(self.roots), 0
         while True:
             inner = at[(self.yes[at] != at) | (self.no[at] != at)]
@@ -66,19 +68,21 @@ class Trees:
 
     @property
     def _inner(self) -> np.ndarray:
-        """Whether each node is a decision and no leaf."""
+        """Whether each node is a decision and not a leaf."""
         own = np.arange(len(self.yes))
         inner: np.ndarray = (self.yes != own) | (self.no != own)
         return inner
 
     def leaves(self, node: Node, x: Tensor) -> Tensor:
-        """The leaf that each row of x reaches in each tree: (rows, trees)."""
+        """Return the leaf (rows, trees) that each row of `x` reaches in each tree. Errors name the
+        `node`: UnsupportedError for trees that are too deep, ModelError for a feature that `x` does
+        not have."""
         depth = self.depth(node)
         if depth > _DEEPEST:
             raise node.unsupported(f"trees of {depth} decisions; at most {_DEEPEST} on one path")
         asked = self.features[self._inner]
         for feature in asked[(asked < 0) | (asked >= x.shape[1])][:1]:
-            raise node.invalid(f"a tree asks for feature {feature}, and its input has {x.shape[1]}")
+            raise node.invalid(f"a tree asks for feature {feature}, but its input has {x.shape[1]}")
         rows, trees = x.shape[0], len(self.roots)
         at = ops.broadcast_to(make_const(self.roots.reshape(1, -1)), (rows, trees))
         links = [make_const(way.astype("int64")) for way in (self.no, self.yes)]
@@ -88,7 +92,7 @@ class Trees:
         return at
 
     def _true(self, x: Tensor, at: Tensor) -> Tensor:
-        """Whether rows answer the decisions `at` (rows, trees) with yes."""
+        """Return whether rows answer the decisions `at` (rows, trees) with yes."""
 
         def own(table: np.ndarray) -> Tensor:
             return ops.take(make_const(table), at, 0)
@@ -98,7 +102,7 @@ class Trees:
         found: Any = None
         for mode in sorted(set(self.modes[self._inner]) & set(_MODES)) or ["LEQ"]:
             if mode == "MEMBER":
-                assert self.members is not None  # made wherever a node has this mode
+                assert self.members is not None  # always set if a node has this mode
                 members = own(self.members.astype(x.dtype))
                 true = ops.any(ops.equal(ops.unsqueeze(value, 2), members), 2)
             else:
@@ -110,8 +114,8 @@ class Trees:
 
 
 def _scores(node: Node, trees: Trees, x: Tensor, aggregate: str) -> tuple[Tensor, Tensor | None]:
-    """What the leaves add up to (rows, targets), and whether any leaf touches a target; None if
-    all do."""
+    """Return the aggregated weights of the leaves (rows, targets), and whether a leaf touches each
+    target, or None if all leaves touch all targets."""
     leaves = trees.leaves(node, x)
     touched = ~np.isnan(trees.weights)
     added = ops.take(make_const(np.where(touched, trees.weights, 0).astype(x.dtype)), leaves, 0)
@@ -144,7 +148,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
         len(link) != count + leaves or link.min() < 0 or link.max() >= count + leaves
         for link in links
     ):
-        raise node.invalid("nodes lead to no node and no leaf")
+        raise node.invalid("a node leads to neither a node nor a leaf")
     codes = node.array("nodes_modes")
     if codes.min(initial=0) < 0 or codes.max(initial=0) >= len(_MODES):
         raise node.invalid(f"nodes_modes {codes.tolist()} are not 0 to {len(_MODES) - 1}")
@@ -172,7 +176,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
 
 
 def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
-    """The values of each MEMBER node, from a list in which NaN ends those of one."""
+    """Return the values of each MEMBER node, from a list in which NaN ends the values of a node."""
     at = np.flatnonzero(modes == "MEMBER")
     if not len(at):
         return None
@@ -187,20 +191,20 @@ def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.nda
 
 
 def _numbers(node: Node, name: str) -> np.ndarray:
-    """Numbers of a node as float64: a list of float32, or a tensor of another dtype."""
+    """Return numbers of a node as float64, from a list of float32 or a tensor of another dtype."""
     if node.has(f"{name}_as_tensor"):
         return node.array(f"{name}_as_tensor").astype("float64").reshape(-1)
     return np.array(node.numbers(name, ()), "float64")
 
 
 def _operand(data: Value) -> Tensor:
-    """The input: float64 stays, other numbers are compared as float32."""
+    """Return the input as float64 if it is float64, else as float32."""
     x = tensor(data)
     return x if x.dtype == "float64" else ops.cast(x, "float32")
 
 
 def _listed(node: Node, what: str, width: int) -> Trees:
-    """The trees of lists of nodes, as older operators have them. Leaves add `{what}_weights` to
+    """Return the trees from the node lists of the older operators. Leaves add `{what}_weights` to
     `{what}_ids`, which are below `width`."""
     keys = list(zip(node.integers("nodes_treeids"), node.integers("nodes_nodeids"), strict=True))
     place = {key: i for i, key in enumerate(keys)}
@@ -261,10 +265,10 @@ def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
 
 @converter("TreeEnsembleClassifier", domain=_ML)
 def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
-    """(label of each row, scores (rows, classes)). Two classes of which leaves name one are as in
-    ONNX Runtime: the leaves give the score of the second class."""
+    """Return the label of each row, and the scores (rows, classes). If there are two classes and
+    leaves name only one, the leaves give the score of the second class, as in ONNX Runtime."""
     if not node.has("classlabels_int64s"):
-        raise node.unsupported("labels that are strings; needle takes integers")
+        raise node.unsupported("labels that are strings; needle has integers only")
     labels = np.array(node.integers("classlabels_int64s"), "int64")
     x = _operand(data)
     trees = _listed(node, "class", len(labels))
@@ -285,8 +289,8 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 def _of_two(
     node: Node, labels: np.ndarray, scores: Tensor, named: int, base: tuple[float, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Labels and scores of two classes, from the score of the one that leaves name: a probability
-    if no weight is negative, and else a number whose sign decides."""
+    """Return labels and scores of two classes from the score of the class that leaves name: a
+    probability if no weight is negative, else a number whose sign decides."""
     if len(base) > 1 or (base and named):
         raise node.unsupported(f"{len(base)} base_values where leaves name only class {named}")
     score = scores[:, named : named + 1]

@@ -1,5 +1,5 @@
-"""NumPy twins of the operators that compute sizes: they run on known values, and take arrays of
-ints and expressions of dims (dtype object), as `Shape` gives them when dims leave sizes open."""
+"""NumPy twins of the operators that compute sizes. They run on known values, including arrays of
+ints and expressions of dims (dtype object), which `Shape` returns when dims leave sizes open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _like(made: Any, *inputs: Array) -> Array:
-    """A result in the dtype of the inputs; as sizes if one input holds sizes."""
+    """Return a result in the dtype of the inputs, or as sizes if an input holds sizes."""
     if any(x.dtype == object for x in inputs):
         return sizes(made)
     return np.asarray(made, inputs[0].dtype)

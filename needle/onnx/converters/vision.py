@@ -1,4 +1,4 @@
-"""Converters of operators that read images at places which other inputs give."""
+"""Converters of operators that read images at positions given by other inputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def grid_sample(node: Node, data: Value, grid: Value) -> Tensor:
     if axes < 1 or points.ndim != x.ndim or points.shape[-1] != axes:
         raise node.invalid(f"an input {x.spec} and a grid {points.spec} do not match")
     dtype, wide = x.dtype, x.dtype if is_floating(x.dtype) else "float64"
-    # Of other axes, and cubic of three, there is no layer, but the same of one axis after another.
+    # For other numbers of axes, and cubic with three, there is no layer; `sampled` goes axis by
+    # axis.
     is_layer = axes == 2 or (axes == 3 and mode != "bicubic")
     read = F.grid_sample if is_layer else sampled
     corners = node.flag("align_corners")
@@ -57,12 +58,12 @@ def affine_grid(node: Node, theta: Value, size: Value) -> Tensor:
 
 @converter("RoiAlign", since=10)
 def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Tensor:
-    """Means, or maxima, of elements at points in each cell of each region (He et al. 2017)."""
+    """Return means or maxima of elements at points in each cell of each region (He et al. 2017)."""
     x, mode = tensor(data), node.text("mode")
     if mode not in ("avg", "max"):
         raise node.invalid(f"mode {mode!r} is neither avg nor max")
     wide = "float64" if x.dtype == "float64" else "float32"
-    # Known regions are computed with NumPy, as the numbers of points must be known.
+    # Known regions are computed with NumPy, because the numbers of points must be known.
     regions: Any = rois.astype(wide)
     half_pixel = node.text("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
     regions = regions * node.number("spatial_scale") - (0.5 if half_pixel else 0.0)
@@ -85,15 +86,15 @@ def _at_least(x: Any, least: float) -> Any:
 
 
 def _points(node: Node, step: Any) -> int | np.ndarray:
-    """How many points each cell has along an axis: one number, or one for each region."""
+    """Return the number of points of each cell along an axis: one number, or one per region."""
     given = node.integer("sampling_ratio")
     if given > 0:
         return given
     if isinstance(step, Tensor):
         if state.trace is not None:
             raise node.unsupported(
-                "sampling_ratio 0 takes as many points as the regions say, whose values only a "
-                "call knows; if they come from an input of the model, give that a value with "
+                "sampling_ratio 0 makes the points depend on the regions, whose values only a "
+                "call knows; if they come from an input of the model, give it a value with "
                 "fixed={...}"
             )
         step = step.numpy()
@@ -106,13 +107,13 @@ Taps = list[tuple[Tensor, Tensor, Tensor]]
 def _cell_taps(
     start: Any, step: Any, used: int | np.ndarray, cells: int, n: Any, mode: str
 ) -> Taps:
-    """Twice (place, weight, whether it counts) along an axis of n elements, each of shape (regions,
-    cells, points): of the elements before and behind each point."""
+    """Return two tuples (position, weight, whether it counts) along an axis of n elements, each of
+    shape (regions, cells, points), for the elements before and after each point."""
     count, dtype = start.shape[0], str(start.dtype)
     start, step = (tensor(t.reshape((count, 1, 1))) for t in (start, step))
     cell = make_const(np.arange(cells, dtype=dtype)[None, :, None])
     point = np.arange(np.max(used, initial=1))[None, None, :]
-    each = np.reshape(used, (-1, 1, 1))  # of a region
+    each = np.reshape(used, (-1, 1, 1))  # the number of points per region
     counts = point < (each if mode == "avg" else np.minimum(each, 1) * point.size)
     point = np.minimum(point, np.maximum(each - 1, 0))  # a maximum may see a point twice
     share_of_cell = ((point + 0.5) / np.maximum(each, 1)).astype(dtype)
@@ -127,7 +128,7 @@ def _cell_taps(
 
 
 def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode: str) -> Tensor:
-    """The elements at the points, averaged or the largest of each cell: (regions, C, rows,
+    """Return the mean or the maximum of the elements at the points of each cell: (regions, C, rows,
     columns)."""
     batch, channels, height, width = x.shape
     planes = ops.reshape(ops.permute(x, (1, 0, 2, 3)), (1, channels, batch * height * width))
@@ -142,7 +143,7 @@ def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode
         index = y.astype("int64") * width + x_.astype("int64") + begin
         indices.append(ops.where(y_in & x_in, index, -1))
         weights.append((y_share * x_share).astype(x.dtype))
-    # (4, regions, rows, columns, points) as (1, 4 * points, regions * rows * columns)
+    # (4, regions, rows, columns, points) becomes (1, 4 * points, regions * rows * columns)
     index, weight = (
         ops.reshape(ops.permute(ops.stack(each, 0), (0, 4, 5, 1, 2, 3)), (1, 4 * tall * wide, -1))
         for each in (indices, weights)
@@ -159,14 +160,15 @@ def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode
 
 
 def _cell_points(counts: list[Any], cells: int) -> np.ndarray:
-    """By how many points the sum of each cell of each region is divided: (regions * cells,)."""
+    """Return the number of points by which the sum of each cell of each region is divided: (regions
+    * cells,)."""
     points = np.maximum(np.multiply(*counts), 1)
     return np.repeat(points.reshape(-1), cells if points.ndim else 1)
 
 
 @converter("MaxRoiPool", since=1)
 def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
-    """The largest elements of cells with whole borders (Girshick 2015)."""
+    """Return the largest elements of cells with integer borders (Girshick 2015)."""
     x, regions = tensor(data), tensor(rois)
     extents, cells = x.shape[2:], node.integers("pooled_shape")
     if len(cells) != 2 or x.ndim != 4:
@@ -209,7 +211,8 @@ def non_max_suppression(
     iou_threshold: Value | None = None,
     score_threshold: Value | None = None,
 ) -> np.ndarray:
-    """(batch, class, box) of the boxes of each class that overlap no better one too much."""
+    """Return (batch, class, box) of the boxes of each class that do not overlap a better box too
+    much."""
     data_dependent(node)
     corners, found = (tensor(v).numpy().astype("float32") for v in (boxes, scores))
     count, overlap, least = (
@@ -231,7 +234,7 @@ def non_max_suppression(
 
 
 def _corners(boxes: np.ndarray, is_centre: bool) -> np.ndarray:
-    """Boxes as (least, least, most, most)."""
+    """Return boxes as (least, least, most, most)."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if is_centre:
         first, second = first - second / 2, first + second / 2
@@ -239,7 +242,8 @@ def _corners(boxes: np.ndarray, is_centre: bool) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The shares of a box and others in what both cover; 0 for boxes without an area."""
+    """Return the ratio of intersection to union of a box and others; 0 for boxes without an
+    area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = np.prod(np.maximum(sides, 0), 1)
     area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], 1)
@@ -247,7 +251,7 @@ def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where((area > 0) & (areas > 0), both / np.where(whole > 0, whole, 1), 0)
 
 
-# Convolution at moved places
+# Convolution at displaced positions
 
 
 @converter("DeformConv", since=19)
@@ -259,8 +263,8 @@ def deform_conv(
     bias: Value | None = None,
     mask: Value | None = None,
 ) -> Tensor:
-    """A convolution whose taps read between elements, moved by offsets (Dai et al. 2017, Zhu et al.
-    2019)."""
+    """Convolve with taps that are displaced by offsets and read between elements (Dai et al. 2017,
+    Zhu et al. 2019)."""
     x, w, moved = tensor(data), tensor(weight), tensor(offset)
     if x.ndim != 4 or w.ndim != 4:
         raise node.unsupported(f"an input {x.spec} and a weight {w.spec}; needle has two axes")
@@ -287,7 +291,7 @@ def deform_conv(
 
 
 def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, ...]) -> Any:
-    """Rows and columns, (taps, rows, columns), of each tap before it is moved."""
+    """Yield the rows and the columns (taps, rows, columns) of each tap before its displacement."""
     strides, dilations = of_axes(node, "strides", 2), of_axes(node, "dilations", 2)
     tap = np.indices(kernel).reshape(2, -1, 1, 1)
     cell = np.indices(out)[:, None]
@@ -296,8 +300,8 @@ def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, 
 
 
 def _read(images: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
-    """Elements of images (N, parts, C, H, W) between four, those outside 0, at places (N, parts,
-    ...): (N, parts, C, ...)."""
+    """Interpolate images (N, parts, C, H, W) between four elements at positions (N, parts, ...):
+    (N, parts, C, ...). Elements outside are 0."""
     batch, parts, channels, height, width = images.shape
     indices, weights = [], []
     lows = [ops.floor(place) for place in places]

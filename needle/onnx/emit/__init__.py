@@ -1,7 +1,7 @@
-"""How ONNX says each op: a table of rules, one file for a family of ops.
+"""Rules that write ops as ONNX nodes, one file per family of ops.
 
-Rules write to a `Writer`, which folds movements of weights into the arrays of the file, cancels
-transposes, and widens dtypes for which ONNX Runtime has no kernel.
+Rules write to a `Writer`. It folds movements of weights into the file's arrays, cancels transposes,
+and widens dtypes for which ONNX Runtime has no kernel.
 """
 
 from __future__ import annotations

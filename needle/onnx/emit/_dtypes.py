@@ -1,8 +1,8 @@
-"""Element types: ONNX's numbers for needle's names, and what ONNX Runtime's CPU kernels take.
+"""Element types: ONNX's codes of needle's dtypes, and the dtypes of ONNX Runtime's CPU kernels.
 
-ONNX's types of an operator are often more than any program computes. So an operator that has no
-kernel for a dtype is computed in a wider one, which needle does as well: halves in float32, small
-integers in int32, of which the low bits are kept. `tests/needle/onnx` compares the table with the
+ONNX often allows an operator more dtypes than any runtime implements. An operator without a kernel
+for a dtype is therefore computed in a wider dtype, as needle does, too: halves in float32, and
+small integers in int32, whose low bits are kept. `tests/needle/onnx` compares the table with the
 kernels that ONNX Runtime registers.
 """
 
@@ -31,7 +31,7 @@ _NUMBERS = _BYTES | {"int16", "uint16"}
 _INTEGERS = _NUMBERS - _FLOATS
 _FLOAT32 = frozenset({"float32"})
 
-# The dtypes of an operator's elements; one that is not here takes all.
+# The dtypes of each operator's kernels. An operator that is not listed takes all dtypes.
 KERNELS = {
     **dict.fromkeys(
         ("Add", "Sub", "Mul", "Div", "Less", "Greater", "Abs", "Sign", "Mod"), _NUMBERS
@@ -63,7 +63,7 @@ KERNELS = {
     "Expand": _NUMBERS | {"bool", "float16"},
 }
 
-# The dtypes that hold every value of another, the cheapest first.
+# For each dtype, the wider dtypes that hold all its values, the cheapest first.
 _WIDER = {
     "float16": ("float32",),
     "bfloat16": ("float32",),
@@ -74,8 +74,8 @@ _WIDER = {
 
 
 def computed_in(op_type: str, dtype: str) -> str:
-    """The dtype in which an operator computes elements of `dtype`: the same, unless there is no
-    kernel for it but one for a dtype that holds all of its values."""
+    """Return the dtype in which the operator `op_type` computes elements of `dtype`. It is the same
+    dtype, unless only a wider dtype that holds all its values has a kernel."""
     known = KERNELS.get(op_type)
     if known is None or dtype in known:
         return dtype
@@ -83,6 +83,7 @@ def computed_in(op_type: str, dtype: str) -> str:
 
 
 def has_kernel(op_type: str, dtype: str) -> bool:
-    """Whether an operator can compute elements of `dtype`, in it or in a wider one."""
+    """Return whether the operator `op_type` can compute elements of `dtype`, in this dtype or a
+    wider one."""
     known = KERNELS.get(op_type)
     return known is None or computed_in(op_type, dtype) in known

@@ -1,5 +1,5 @@
-"""Sums that ONNX says together with what they add to: a Linear is one Gemm, a convolution has its
-bias, and a BatchNorm by known statistics is one BatchNormalization."""
+"""Fuse sums with the operators whose results they add to: a Linear becomes one Gemm, a convolution
+gets its bias, and a BatchNorm with known statistics becomes one BatchNormalization."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._writer import Value
 
 
 def fused(s: Site) -> Value | None:
-    """The sum at `s` as part of another operator; None if it is a sum and no more."""
+    """Write the sum at `s` as part of another operator. Return None for a plain sum."""
     if not is_floating(s.out.dtype) or any(n.spec.dtype != s.out.dtype for n in s.node.input_nodes):
         return None
     for product, bias in (s.node.input_nodes, s.node.input_nodes[::-1]):
@@ -48,8 +48,8 @@ def _with_bias(s: Site, product: Node, bias: Node) -> Value | None:
 
 
 def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
-    """x * scale + (bias - mean * scale) with scale = weight / sqrt(variance + eps), each a vector
-    along the last axis: what `ops.batch_norm` makes."""
+    """Fuse the form that `ops.batch_norm` makes: x * scale + (bias - mean * scale) with scale =
+    weight / sqrt(variance + eps), all vectors along the last axis."""
     if not isinstance(shift.op, ops.Subtract) or shift.spec.ndim != 1:
         return None
     x, scale = product.input_nodes

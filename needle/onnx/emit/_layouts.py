@@ -1,4 +1,5 @@
-"""Channels: needle's ops have them last, ONNX's second. Convolutions, which both lay out."""
+"""Layouts: needle's ops have channels last, ONNX has them second. Also convolutions, which need
+both."""
 
 from __future__ import annotations
 
@@ -11,22 +12,22 @@ from ._writer import Value, Writer
 
 
 def first(w: Writer, x: Value) -> Value:
-    """(N, ..., C) -> (N, C, ...)."""
+    """Transpose `x` (N, ..., C) to (N, C, ...) in the graph of `w`."""
     return w.transpose(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
 def last(w: Writer, x: Value) -> Value:
-    """(N, C, ...) -> (N, ..., C)."""
+    """Transpose `x` (N, C, ...) to (N, ..., C) in the graph of `w`."""
     return w.transpose(x, (0, *range(2, x.ndim), 1))
 
 
 def first_shape(shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape of `first`."""
+    """Return the shape of the result of `first` for an input of `shape`."""
     return (shape[0], shape[-1], *shape[1:-1])
 
 
 def convolved(s: Site, node: Node, bias: Value | None) -> Value:
-    """The Conv of a node, with a bias (O,)."""
+    """Write a convolution `node` as a Conv at `s`, with a `bias` (O,)."""
     op: Any = node.op
     w, out = s.w, node.spec
     image, weight = node.input_nodes
@@ -53,7 +54,8 @@ def convolved(s: Site, node: Node, bias: Value | None) -> Value:
 
 
 def _border(s: Site, image: Node) -> list[int] | None:
-    """The zeros that a Pad, which nothing else reads, puts around an image, as a Conv's pads."""
+    """Return the pads of a Conv that replace a Pad of an image with zeros that nothing else reads,
+    else None."""
     if not isinstance(image.op, Pad) or len(s.users[image]) != 1 or image.op.value != 0:
         return None
     batch, rows, columns, channels = image.op.padding
@@ -65,7 +67,7 @@ def _border(s: Site, image: Node) -> list[int] | None:
 
 
 def transposed_convolved(s: Site, node: Node, bias: Value | None) -> Value:
-    """The ConvTranspose of a conv_input node, with a bias (C,)."""
+    """Write a conv_input `node` as a ConvTranspose at `s`, with a `bias` (C,)."""
     op: Any = node.op
     w, out = s.w, node.spec
     g, weight = node.input_nodes

@@ -1,4 +1,4 @@
-"""The table of rules: for each class of ops, how ONNX says it."""
+"""The table of rules that write ops as ONNX nodes, by class of op."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ...op.subgraph import Body
 from ...sizes.extents import same
 from ._writer import Writer
 
-# A rule takes the Site of the op and its inputs (a tuple of Values for a tuple-valued one), and
-# returns its Value, or a tuple of them.
+# A rule takes the Site of the op and its inputs (a tuple of Values for a tuple-valued input). It
+# returns the op's Value, or a tuple of Values.
 Rule = Callable[..., Any]
 RULES: dict[type[OpRules], Rule] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where a rule is applied: what it writes to, the traced node, and who else reads what."""
+    """The place where a rule is applied: the writer, the traced node, the values of nodes, and the
+    readers of each node."""
 
     w: Writer
     node: Node
@@ -34,16 +35,16 @@ class Site:
 
     @property
     def out(self) -> Any:
-        """The Spec of the result, or a tuple of them."""
+        """The Spec of the result, or a tuple of Specs."""
         return self.node.spec
 
     def is_read_once(self, node: Node) -> bool:
-        """Whether nothing but this op reads the value of `node`."""
+        """Return whether only this op reads the value of `node`."""
         return len(self.users[node]) == 1
 
 
 def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
-    """Decorate the rule of some ops."""
+    """Return a decorator that registers a function as the rule of these `ops`."""
 
     def enter(function: Rule) -> Rule:
         for op in ops:
@@ -54,17 +55,18 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
 
 
 def find(op: OpRules) -> Rule | None:
-    """The rule of an op: that of the table, or its own method `emit_onnx`."""
+    """Return the rule of an `op`: the rule in the table, or the op's own method `emit_onnx`."""
     return RULES.get(type(op)) or op.emit_onnx
 
 
 def written(
     w: Writer, node: Node, values: dict[Node, Any], users: dict[Node, list[Node | None]]
 ) -> Any:
-    """The Value of a node, or a tuple of them, by the rule of its op."""
+    """Write a `node` to `w` by the rule of its op. Return its Value, or a tuple of Values. `values`
+    and `users` are those of `Site`."""
     op, rule = node.op, None if node.op is None else find(node.op)
     if op is None or rule is None:
-        raise RuntimeError(f"no rule for {op}")  # such ops were refused before
+        raise RuntimeError(f"no rule for {op}")  # such ops are refused earlier
     w.begin(node.scope or "", op.name)
     if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
         empty = [w.full(0, spec.dtype, spec.shape) for spec in node.specs]
@@ -78,7 +80,7 @@ def written(
 
 
 def all_ops(op: OpRules) -> Iterator[OpRules]:
-    """An op, and those in its bodies."""
+    """Yield an `op` and the ops in its bodies."""
     yield op
     if op.has_bodies:
         for field in dataclasses.fields(op):  # type: ignore[arg-type]

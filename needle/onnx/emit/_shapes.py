@@ -1,4 +1,4 @@
-"""Shapes of values that are reshaped."""
+"""Helpers for the shapes of reshaped values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Shape = tuple[Any, ...]
 
 
 def with_ones(shape: Shape, axes: Sequence[int]) -> list[Any]:
-    """A shape with new axes of extent 1 at `axes` of the result."""
+    """Return a `shape` with new axes of extent 1 at `axes` of the result."""
     rest = iter(shape)
     return [1 if a in axes else next(rest) for a in range(len(shape) + len(axes))]
 
 
 def unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
-    """The axis of extent 1 that alone is new in `after`, before another one, or that is gone from
-    it; None if they differ in another way."""
+    """Return the axis of extent 1 that is the only difference of the shapes: it is new in `after`,
+    or removed from `before`. Return None if the shapes differ in another way."""
     longer, shorter = (after, before) if len(after) > len(before) else (before, after)
     if len(longer) != len(shorter) + 1:
         return None
@@ -31,8 +31,9 @@ def unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
 
 
 def reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
-    """What Reshape is given, with 0 for an extent that stays and -1 for one that follows, so that
-    few sizes need be computed; and whether a 0 means no elements."""
+    """Return the target shape of a Reshape from `old` to `new`, and whether a 0 in it means no
+    elements. An extent that stays is 0 and one that follows from the others is -1, so that few
+    sizes must be computed."""
     if any(same(n, 0) for n in new):
         return list(new), True
     target = list(new)

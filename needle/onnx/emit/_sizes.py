@@ -1,4 +1,4 @@
-"""Sizes that are known when the graph runs: expressions of dims as nodes."""
+"""Write expressions of dims, whose values are known when the graph runs, as nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._values import Value
 
 
 class Nodes(Protocol):
-    """What writes the nodes: a Writer."""
+    """The part of a Writer that writes the nodes of sizes."""
 
     def ints(self, numbers: Sequence[Any]) -> Value: ...
     def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None) -> Value: ...
@@ -21,8 +21,8 @@ class Nodes(Protocol):
 
 
 class Sizes:
-    """The values of expressions, each computed once; `sources` has (input, axis, factor, offset)
-    for each dim: that axis of the input has factor * dim + offset elements."""
+    """The values of expressions, each computed once. `sources` has (input, axis, factor, offset)
+    for each dim: this axis of the input has factor * dim + offset elements."""
 
     def __init__(self, writer: Nodes) -> None:
         self._writer = writer
@@ -30,7 +30,7 @@ class Sizes:
         self.sources: dict[Dim, tuple[Value, int, int, int]] = {}
 
     def vector(self, numbers: Sequence[Any]) -> Value:
-        """Ints and expressions as an int64 vector."""
+        """Return ints and expressions (`numbers`) as an int64 vector."""
         parts = []
         for symbolic, run in groupby(numbers, lambda n: isinstance(n, Expression)):
             if symbolic:
@@ -40,7 +40,7 @@ class Sizes:
         return self._writer.concat(parts, 0, (len(numbers),))
 
     def one(self, extent: Expression) -> Value:
-        """One expression as an int64 vector of one element."""
+        """Return one expression (`extent`) as an int64 vector of one element."""
         if extent not in self._known:
             made = extent.built(self._dim, _divided)
             self._known[extent] = made.value
@@ -62,7 +62,7 @@ class Sizes:
 
 
 class _Size:
-    """An int64 vector of one element that adds and multiplies, for `Expression.built`."""
+    """An int64 vector of one element that supports + and *, for `Expression.built`."""
 
     def __init__(self, writer: Nodes, value: Value) -> None:
         self.writer, self.value = writer, value
@@ -83,7 +83,7 @@ class _Size:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """a // b, rounded down: ONNX's Div of integers rounds towards zero."""
+    """Return a // b, rounded down, because ONNX's Div of integers rounds towards zero."""
     if not isinstance(a, _Size) and not isinstance(b, _Size):
         return a // b
     writer = (a if isinstance(a, _Size) else b).writer

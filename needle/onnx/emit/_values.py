@@ -1,4 +1,4 @@
-"""Value, a tensor of the graph that rules write."""
+"""`Value` is a tensor of the graph that rules write."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ._shapes import Shape
 
 
 class Value:
-    """A tensor of the graph. `array` is known for weights and constants; `folds` says that a moved
-    copy may stand in the file in their place."""
+    """A tensor of the graph. `array` has the elements of weights and constants; `folds` means that
+    the file may store a rearranged copy instead."""
 
     __slots__ = ("array", "dtype", "folds", "name", "shape")
 
@@ -26,9 +26,9 @@ class Value:
 
     @property
     def extents(self) -> Shape:
-        """The shape, which the rule that asks has made sure is known."""
+        """The shape. Rules read it only if it is known."""
         if self.shape is None:
-            raise RuntimeError(f"the shape of {self.name} was not noted")
+            raise RuntimeError(f"the shape of {self.name} was not recorded")
         return self.shape
 
     @property

@@ -1,8 +1,8 @@
-"""What rules write to: the nodes of an ONNX graph and its named arrays.
+"""`Writer`, to which rules write the nodes of an ONNX graph and its named arrays.
 
-A rule gets `Value`s and returns one. Movements of weights and constants (transposes, reshapes) are
-done at once, so that a weight stands in the file as the operator wants it; two transposes after
-each other are one, or none.
+A rule takes and returns `Value`s. Movements of weights and constants (transposes, reshapes) are
+done at once, so that the file stores a weight in the form that the operator needs. Two consecutive
+transposes become one transpose, or none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ._values import Value
 
 @dataclasses.dataclass
 class Written:
-    """One node: names of tensors, and attributes as Python values (a Writer for a subgraph)."""
+    """One node: the names of its tensors, and its attributes as Python values (a Writer for a
+    subgraph)."""
 
     op_type: str
     name: str
@@ -36,23 +37,23 @@ class Written:
 
     @property
     def subgraphs(self) -> list[Writer]:
-        """The subgraphs among its attributes."""
+        """The subgraphs among the attributes."""
         return [value for value in self.attributes.values() if isinstance(value, Writer)]
 
 
 class Writer:
-    """The nodes of a graph, or of a subgraph; `opset` is what they must be valid in."""
+    """A writer of the nodes of a graph or subgraph, which must be valid in `opset`."""
 
     def __init__(self, opset: int, outer: Writer | None = None) -> None:
         self.opset = opset
         self.root: Writer = self if outer is None else outer.root
         self.nodes: list[Written] = []
-        self.inputs: list[Value] = []  # of a body
+        self.inputs: list[Value] = []  # of a subgraph
         self.outputs: list[Value] = []
-        self.arrays: dict[str, Any] = {}  # by name, those that nodes read
+        self.arrays: dict[str, Any] = {}  # the arrays that nodes read, by name
         self.sizes = Sizes(self)
         self._constants: dict[Any, Value] = {}
-        self._source: dict[str, tuple[Value, tuple[int, ...]]] = {}  # of transposes
+        self._source: dict[str, tuple[Value, tuple[int, ...]]] = {}  # sources of transposes
         self._taken: set[str] = set()
         self._base = self._prefix = ""
         self._numbers: dict[str, itertools.count[int]] = {}
@@ -60,11 +61,11 @@ class Writer:
     # Names
 
     def begin(self, path: str, name: str) -> None:
-        """Name what follows after an op in the module at `path`."""
+        """Name the following nodes after an op called `name` in the module at `path`."""
         self._prefix = self.unique("/".join([self._base, *filter(None, path.split(".")), name]))
 
     def unique(self, name: str) -> str:
-        """`name`, or with a number if it is taken; taken from now on."""
+        """Reserve and return `name`, with a number appended if it is already taken."""
         root = self.root
         found = name
         while found in root._taken:
@@ -75,11 +76,12 @@ class Writer:
     # Arrays
 
     def array(self, values: Any, name: str = "", folds: bool = True) -> Value:
-        """A value that is known: it becomes an initializer once a node reads it."""
+        """Return a Value of known elements (`values`). It becomes an initializer called `name` when
+        a node reads it. `folds` is that of Value."""
         return Value(name, values.dtype.name, values.shape, values, folds)
 
     def constant(self, values: Any, dtype: str) -> Value:
-        """A small constant, of which equal ones are one."""
+        """Return a small constant of `values` in `dtype`. Equal constants are shared."""
         array = np.asarray(values)
         if array.dtype != dtype:
             array = astype(array, dtype)
@@ -90,19 +92,20 @@ class Writer:
         return root._constants[key]
 
     def ints(self, numbers: Sequence[Any]) -> Value:
-        """Sizes, positions or axes as an int64 vector; some may be expressions of dims."""
+        """Return sizes, positions or axes (`numbers`) as an int64 vector. Some may be expressions
+        of dims."""
         if is_symbolic(numbers):
             return self.root.sizes.vector(numbers)
         return self.constant(np.array(numbers, "int64").reshape(-1), "int64")
 
     def number(self, extent: Any, dtype: str) -> Value:
-        """An extent as a 0-d value."""
+        """Return an `extent` as a 0-d value of `dtype`."""
         if isinstance(extent, Expression):
             return self.cast(self.reshape(self.ints([extent]), ()), dtype)
         return self.constant(extent, dtype)
 
     def read(self, value: Value) -> str:
-        """The name by which a node reads `value`."""
+        """Return the name by which a node reads `value`."""
         if value.array is None:
             return value.name
         root = self.root
@@ -129,11 +132,13 @@ class Writer:
         data: int = 0,
         **attributes: Any,
     ) -> Any:
-        """The value that an operator makes, or several if `dtype` is a tuple.
+        """Write a node of the operator `op_type` on `inputs` with `attributes`. Return its Value,
+        or several if `dtype` is a tuple.
 
-        The elements are those of input number `data`: where an operator has no kernel for their
-        dtype, this and later inputs of it are widened, and the results narrowed again. A result has
-        it, unless `dtype` says another. `shape` is that of the first result, if a later rule asks.
+        Input number `data` determines the dtype of the elements. If the operator has no kernel for
+        it, this and later inputs of the dtype are widened and the results narrowed again. A result
+        has this dtype, unless `dtype` names another. `shape` is the shape of the first result, for
+        rules that read it later.
         """
         own = inputs[data].dtype if inputs else ""  # type: ignore[union-attr]
         wide = computed_in(op_type, own)
@@ -161,7 +166,8 @@ class Writer:
     def op(
         self, op_type: str, *inputs: Value, dtype: str | None = None, **attributes: Any
     ) -> Value:
-        """The value of an elementwise operator, whose operands broadcast."""
+        """Write an elementwise operator `op_type`, whose `inputs` broadcast. `dtype` and
+        `attributes` are those of `node`."""
         shapes = [x.shape for x in inputs]
         known = None if None in shapes else broadcast_shapes(op_type, *shapes)  # type: ignore
         data = 1 if op_type == "Where" else 0
@@ -169,7 +175,7 @@ class Writer:
         return made
 
     def cast(self, x: Value, dtype: str) -> Value:
-        """x in another dtype, as needle casts it: floats to small integers by way of int32."""
+        """Cast `x` to `dtype` like needle, which casts floats to small integers through int32."""
         if x.dtype == dtype:
             return x
         if x.array is not None and x.folds and not x.name:
@@ -186,7 +192,7 @@ class Writer:
     # Movements
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
-        """x with its axes in another order."""
+        """Return `x` with its axes in another `order`."""
         order = tuple(order)
         if order == tuple(range(len(order))):
             return x
@@ -202,7 +208,7 @@ class Writer:
         return made
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """x under another shape."""
+        """Return `x` in another `shape`."""
         shape = tuple(shape)
         if x.shape is not None and same(x.shape, shape):
             return x
@@ -210,7 +216,7 @@ class Writer:
             return self.array(x.array.reshape(shape), x.name)
         source, order = self._source.get(x.name, (x, ()))
         unit = unit_axis(x.shape, shape) if order and x.shape is not None else None
-        if unit is not None:  # before the transpose, which may then meet its opposite
+        if unit is not None:  # reshape first, so that the transpose may meet its inverse
             at, extents = order[unit], list(source.extents)
             if len(shape) > len(order):
                 extents.insert(at, 1)
@@ -226,15 +232,15 @@ class Writer:
         return made
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
-        """x with new axes of extent 1 at `axes` of the result."""
+        """Return `x` with new axes of extent 1 at `axes` of the result."""
         return self.reshape(x, with_ones(x.extents, axes))
 
     def squeeze(self, x: Value, *axes: int) -> Value:
-        """x without `axes`, which have extent 1."""
+        """Return `x` without `axes`, which have extent 1."""
         return self.reshape(x, [n for a, n in enumerate(x.extents) if a not in axes])
 
     def expand(self, x: Value, shape: Sequence[Any]) -> Value:
-        """x repeated along new axes and axes of extent 1."""
+        """Broadcast `x` to `shape` along new axes and axes of extent 1."""
         shape = tuple(shape)
         if x.shape is not None and same(x.shape, shape):
             return x
@@ -242,15 +248,15 @@ class Writer:
         return made
 
     def full(self, value: Any, dtype: str, shape: Sequence[Any]) -> Value:
-        """A tensor of one number."""
+        """Return a tensor of `shape` and `dtype` filled with `value`."""
         return self.expand(self.constant(value, dtype), shape)
 
     def slice(
         self, x: Value, axes: Sequence[int], begin: Sequence[Any], end: Sequence[Any],
         step: Sequence[int] | None = None, shape: Shape | None = None,
     ) -> Value:  # fmt: skip
-        """x from `begin` to before `end` along `axes`; an end of None for a negative step is the
-        front."""
+        """Return `x` from `begin` to before `end` along `axes`, by `step`. With a negative step, an
+        end of None means the front. `shape` is the shape of the result."""
         last = [-(2**63) + 1 if e is None else e for e in end]
         steps = [] if step is None or all(s == 1 for s in step) else [self.ints(step)]
         ends = [self.ints(begin), self.ints(last), self.ints(axes), *steps]
@@ -258,21 +264,22 @@ class Writer:
         return made
 
     def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None = None) -> Value:
-        """The parts, all of one dtype, along `axis`."""
+        """Join `parts` of one dtype along `axis`. `shape` is the shape of the result."""
         if len(parts) == 1:
             return parts[0]
         made: Value = self.node("Concat", *parts, shape=shape, axis=axis)
         return made
 
     def gather(self, x: Value, index: Value, axis: int) -> Value:
-        """The slices of x along `axis` that an index of any integer dtype names."""
+        """Return the slices of `x` along `axis` at an `index` of any integer dtype."""
         index = index if index.dtype in ("int32", "int64") else self.cast(index, "int64")
         shape = (*x.extents[:axis], *index.extents, *x.extents[axis + 1 :])
         made: Value = self.node("Gather", x, index, shape=shape, axis=axis)
         return made
 
     def pad(self, x: Value, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> Value:
-        """x with (low, high) elements of `value` before and after it along each axis."""
+        """Pad `x` with `value`: `pairs` has the numbers of elements (before, after) for each
+        axis."""
         if all(same(n, 0) for pair in pairs for n in pair):
             return x
         shape = tuple(n + low + high for n, (low, high) in zip(x.extents, pairs, strict=True))
@@ -281,7 +288,7 @@ class Writer:
         return made
 
     def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool) -> Value:
-        """x reduced over `axes`, of which there may be none."""
+        """Reduce `x` over `axes` by the operator `op_type`. `axes` may be empty."""
         if not axes:
             return x
         shape = tuple(
@@ -293,7 +300,8 @@ class Writer:
     # Subgraphs
 
     def subgraph(self, name: str, inputs: Sequence[tuple[str, str, Shape | None]]) -> Writer:
-        """The writer of a subgraph with inputs of these names, dtypes and shapes."""
+        """Return the writer of a subgraph called `name`; `inputs` has the (name, dtype, shape) of
+        each input."""
         body = Writer(self.opset, self)
         body._base = body._prefix = self.unique(f"{self._prefix}/{name}")
         for each, dtype, shape in inputs:
@@ -308,9 +316,9 @@ class Writer:
         axis: int = 0,
         reverse: bool = False,
     ) -> tuple[list[Value], list[Value]]:
-        """The last states and the stacked outputs of `step(w, *states, *slices) -> (states,
-        outputs)`, which is written once and run for each slice of `xs` along `axis`, from the end
-        if `reverse`."""
+        """Write a Scan and return its last states and stacked outputs. `step(w, *states, *slices)
+        -> (states, outputs)` is written once. It runs for each slice of `xs` along `axis`, from the
+        end if `reverse`."""
         slices = [tuple(n for a, n in enumerate(x.extents) if a != axis) for x in xs]
         body = self.subgraph(
             "step",
@@ -341,7 +349,7 @@ class Writer:
         return lasts, stacked
 
     def own(self, value: Value) -> Value:
-        """A copy of the value under a name of its own, as every output of a graph has."""
+        """Return a copy of a `value` under a separate name, which every output of a graph needs."""
         made: Value = self.node("Identity", value, shape=value.shape)
         return made
 

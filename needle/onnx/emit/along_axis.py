@@ -1,4 +1,4 @@
-"""Elements at positions along an axis: taken, and put there one after the other."""
+"""Read and write elements at positions along an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .elementwise import like
 
 
 def moved_to_front(w: Writer, x: Value, begin: int, end: int) -> Value:
-    """x with its axes from `begin` to before `end` as one, at the front."""
+    """Merge the axes of `x` from `begin` to before `end` into one axis at the front, in the graph
+    of `w`."""
     order = (*range(begin, end), *range(begin), *range(end, x.ndim))
     moved = w.transpose(x, order)
     count = 1
@@ -25,7 +26,7 @@ def moved_to_front(w: Writer, x: Value, begin: int, end: int) -> Value:
 
 
 def counting(w: Writer, count: Any) -> Value:
-    """0, 1, ... as int64."""
+    """Return the int64 numbers 0, 1, ... below `count`, in the graph of `w`."""
     if isinstance(count, int):
         return w.constant(np.arange(count), "int64")
     ends = w.constant(0, "int64"), w.number(count, "int64"), w.constant(1, "int64")
@@ -34,7 +35,8 @@ def counting(w: Writer, count: Any) -> Value:
 
 
 def added_at(w: Writer, base: Value, index: Value, updates: Value, how: str = "add") -> Value:
-    """`base` with row updates[i] added to (or compared with) row index[i]."""
+    """Return `base` with row `updates`[i] added to row `index`[i], or combined with it by the
+    reduction `how`, in the graph of `w`."""
     dtype = base.dtype
     wide = "int32" if dtype == "bool" else compute_dtype(dtype)
     places = w.reshape(w.cast(index, "int64"), (*index.extents, 1))
@@ -73,8 +75,8 @@ def put(s: Site, x: Value, index: Value, source: Value) -> Value:
 
 
 def _last_at(w: Writer, base: Value, index: Value, updates: Value) -> Value:
-    """`base` with its rows at the index replaced. ONNX leaves open which of several updates of one
-    row stays, so the number of the last is found first."""
+    """Return `base` with its rows at the index replaced. ONNX leaves open which of several updates
+    of a row wins, so the number of the last update is computed first."""
     extent, count = base.extents[0], updates.extents[0]
     numbers = counting(w, count)
     last = added_at(w, w.full(-1, "int64", (extent,)), index, numbers, "max")

@@ -1,4 +1,4 @@
-"""Functions of two or three elements, which broadcast."""
+"""Rules of elementwise functions of two or three tensors, which broadcast."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def whole_division(s: Site, a: Value, b: Value) -> Value:
 
 
 def _of_floats(w: Writer, kind: str, a: Value, b: Value) -> Value:
-    """Only the rest of a quotient is exact, so that the quotient comes from it."""
+    """Write a division of floats. Only the remainder is exact, so the quotient is computed from
+    it."""
     rest = w.op("Mod", a, b, fmod=1)
     if kind == "fmod":
         return rest
@@ -105,15 +106,15 @@ def _of_floats(w: Writer, kind: str, a: Value, b: Value) -> Value:
 
 
 def _of_other_sign(w: Writer, a: Value, b: Value) -> Value:
-    """Whether a is not 0 and only one of both is below 0."""
+    """Return whether a is not 0 and exactly one of a and b is below 0."""
     zero = like(w, a, 0)
     signs = [w.op("Less", x, zero, dtype="bool") for x in (a, b)]
     return w.op("And", w.op("Xor", *signs), w.op("Not", w.op("Equal", a, zero, dtype="bool")))
 
 
 def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
-    """A processor traps at a division by 0, and at that of the least number by -1: both are left
-    to the other branch."""
+    """Write a division of integers. Processors trap on a division by 0 and on the least number
+    divided by -1, so both cases are computed in another way."""
     if a.dtype in ("int8", "uint8", "int16", "uint16"):
         out = _of_integers(w, kind, w.cast(a, "int32"), w.cast(b, "int32"))
         return w.cast(out, a.dtype)
@@ -133,8 +134,8 @@ def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
 
 @rule(ops.Atan2)
 def atan2(s: Site, a: Value, b: Value) -> Value:
-    """atan(a / b), turned by pi where b is below 0, as -0 is. Two infinite numbers count as two of
-    size 1, beside which finite ones are 0."""
+    """Write atan(a / b), turned by pi where b is below 0 or is -0. If both numbers are infinite,
+    they are replaced by their signs."""
     w, dtype = s.w, s.out.dtype
     wide = "float64" if dtype == "float64" else "float32"
     a, b = w.cast(a, wide), w.cast(b, wide)
@@ -149,7 +150,7 @@ def atan2(s: Site, a: Value, b: Value) -> Value:
 
 
 def _is_negative(w: Writer, x: Value) -> Value:
-    """Whether a number is below 0, or -0, whose inverse is."""
+    """Return whether a number is below 0 or is -0, whose inverse is below 0."""
     zero = like(w, x, 0)
     inverse = w.op("Div", like(w, x, 1), x)
     return w.op("Or", *(w.op("Less", y, zero, dtype="bool") for y in (x, inverse)))

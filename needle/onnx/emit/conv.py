@@ -1,5 +1,5 @@
-"""Convolutions and their gradients. Where ONNX Runtime has no kernel (float64, integers), they are
-products of matrices, as they are on needle's devices."""
+"""Rules of convolutions and their gradients. Without a kernel in ONNX Runtime (float64, integers),
+they are matrix products, as on needle's devices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def conv_weight(s: Site, x: Value, g: Value) -> Value:
 
 
 def _columns(w: Writer, x: Value, window: Any, counts: Any, groups: int) -> Value:
-    """The windows of x as one matrix for each group: (G, N * rows * columns, kh * kw * C / G)."""
+    """Return the windows of x as one matrix per group: (G, N * rows * columns, kh * kw * C / G)."""
     n, each = x.extents[0], x.extents[3] // groups
     seen = windows(w, x, window, counts, 0)
     seen = w.reshape(seen, (n, *counts, *window.kernel, groups, each))
@@ -61,14 +61,14 @@ def _columns(w: Writer, x: Value, window: Any, counts: Any, groups: int) -> Valu
 
 
 def _weights(w: Writer, weight: Value, groups: int) -> Value:
-    """The weight as one matrix for each group: (G, kh * kw * C / G, O / G)."""
+    """Return the weight as one matrix per group: (G, kh * kw * C / G, O / G)."""
     kh, kw, c_, o = weight.extents
     flat = w.reshape(weight, (kh * kw * c_, groups, o // groups))
     return w.transpose(flat, (1, 0, 2))
 
 
 def _rows(w: Writer, g: Value, groups: int) -> Value:
-    """The pixels of g as one matrix for each group: (G, N * rows * columns, O / G)."""
+    """Return the pixels of g as one matrix per group: (G, N * rows * columns, O / G)."""
     *lead, o = g.extents
     flat = w.reshape(g, (prod(lead), groups, o // groups))
     return w.transpose(flat, (1, 0, 2))

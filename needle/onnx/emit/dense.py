@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""The rule of matrix products."""
 
 from __future__ import annotations
 

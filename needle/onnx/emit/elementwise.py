@@ -1,4 +1,4 @@
-"""Functions of one element."""
+"""Rules of elementwise functions of one tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer
 
-# Operators that are the op, in the dtype of its result.
+# Ops that are a single operator in the dtype of the result.
 _SAME: dict[type[Any], str] = {
     ops.Exp: "Exp",
     ops.Log: "Log",
@@ -33,19 +33,19 @@ def same(s: Site, x: Value) -> Value:
 
 
 def like(w: Writer, x: Value, number: float) -> Value:
-    """A number in the dtype of x."""
+    """Return a `number` in the dtype of `x` as a constant of `w`."""
     return w.constant(number, x.dtype)
 
 
 def floats(s: Site, x: Value) -> Value:
-    """x in the dtype of the result, or a wider one for half precision: composed functions are
-    rounded once."""
+    """Return `x` in the dtype of the result at `s`, or in float32 for half precision, so that
+    composed functions are rounded once."""
     dtype = s.out.dtype
     return s.w.cast(x, dtype if dtype == "float64" else "float32")
 
 
 def rounded(s: Site, y: Value) -> Value:
-    """The result of a composed function in the dtype of the op's."""
+    """Return the result `y` of a composed function in the dtype of the op's result at `s`."""
     return s.w.cast(y, s.out.dtype)
 
 
@@ -98,7 +98,7 @@ def exp2(s: Site, x: Value) -> Value:
 
 @rule(ops.Expm1)
 def expm1(s: Site, x: Value) -> Value:
-    """exp(x) - 1 = tanh(x / 2) * (exp(x) + 1), in which nothing cancels."""
+    """Write exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), where nothing cancels."""
     x = floats(s, x)
     return rounded(s, _expm1(s.w, x))
 
@@ -129,7 +129,8 @@ def log1p(s: Site, x: Value) -> Value:
 
 
 def _log1p(w: Writer, x: Value) -> Value:
-    """ln(1 + x), near 0 with a term for what 1 + x has lost (Kahan; Goldberg 1991)."""
+    """Write ln(1 + x), near 0 with a term for the rounding error of 1 + x (Kahan; Goldberg
+    1991)."""
     one = like(w, x, 1)
     sum_ = w.op("Add", x, one)
     whole = w.op("Log", sum_)
@@ -149,8 +150,8 @@ def softplus(s: Site, x: Value) -> Value:
 
 @rule(ops.Erfinv)
 def erfinv(s: Site, x: Value) -> Value:
-    """Giles 2012, "Approximating the erfinv function", and two of Newton's steps, for which the
-    error is erf(y) - x."""
+    """Write erfinv by Giles 2012, "Approximating the erfinv function", and in float64 two Newton
+    steps on the error erf(y) - x."""
     w, x = s.w, floats(s, x)
     one = like(w, x, 1)
     product = w.op("Mul", w.op("Sub", one, x), w.op("Add", one, x))
@@ -190,7 +191,7 @@ _GILES_TAIL = (
 )  # fmt: skip
 
 
-# Trigonometric functions: float64 has kernels of few of them
+# Trigonometric functions: few of them have float64 kernels
 
 
 @rule(ops.Tan)
@@ -203,14 +204,14 @@ def tan(s: Site, x: Value) -> Value:
 
 @rule(ops.Sinh)
 def sinh(s: Site, x: Value) -> Value:
-    """(m + m / (m + 1)) / 2 with m = exp(x) - 1."""
+    """Write sinh as (m + m / (m + 1)) / 2 with m = exp(x) - 1."""
     w = s.w
     if s.out.dtype != "float64":
         return w.op("Sinh", w.cast(x, s.out.dtype))
     x = floats(s, x)
     size = _expm1(w, w.op("Abs", x))
     rest = w.op("Div", size, w.op("Add", size, like(w, x, 1)))
-    # Where m is infinite, so is the result.
+    # If m is infinite, the result is infinite, too.
     rest = w.op("Where", w.op("IsInf", size, dtype="bool"), like(w, x, 1), rest)
     half = w.op("Mul", w.op("Add", size, rest), like(w, x, 0.5))
     return w.op("Mul", w.op("Sign", x), half)
@@ -228,8 +229,8 @@ def cosh(s: Site, x: Value) -> Value:
 
 @rule(ops.Asinh)
 def asinh(s: Site, x: Value) -> Value:
-    """sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1))) with a = |x|; where a * a would overflow,
-    ln(2) + ln(a)."""
+    """Write asinh as sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1))) with a = |x|, and as ln(2)
+    + ln(a) where a * a would overflow."""
     w = s.w
     if s.out.dtype != "float64":
         return w.op("Asinh", w.cast(x, s.out.dtype))
@@ -245,8 +246,8 @@ def asinh(s: Site, x: Value) -> Value:
 
 @rule(ops.Acosh)
 def acosh(s: Site, x: Value) -> Value:
-    """log1p(d + sqrt(d) * sqrt(x + 1)) with d = x - 1; where the sum would overflow, ln(2) +
-    ln(x)."""
+    """Write acosh as log1p(d + sqrt(d) * sqrt(x + 1)) with d = x - 1, and as ln(2) + ln(x) where
+    the sum would overflow."""
     w = s.w
     if s.out.dtype != "float64":
         return w.op("Acosh", w.cast(x, s.out.dtype))
@@ -261,7 +262,7 @@ def acosh(s: Site, x: Value) -> Value:
 
 @rule(ops.Atanh)
 def atanh(s: Site, x: Value) -> Value:
-    """(log1p(x) - log1p(-x)) / 2."""
+    """Write atanh as (log1p(x) - log1p(-x)) / 2."""
     w = s.w
     if s.out.dtype != "float64":
         return w.op("Atanh", w.cast(x, s.out.dtype))
@@ -314,7 +315,7 @@ def clip(s: Site, x: Value) -> Value:
     return made
 
 
-# With a number
+# Functions of a tensor and a number
 
 
 @rule(ops.AddScalar)
@@ -323,7 +324,7 @@ def add_scalar(s: Site, x: Value) -> Value:
 
 
 def plus(w: Writer, x: Value, number: float) -> Value:
-    """x + number, whose sum has the dtype of x."""
+    """Return `x` + `number` in the dtype of `x`, in the graph of `w`."""
     return w.op("Or" if x.dtype == "bool" else "Add", x, like(w, x, number))
 
 
@@ -350,7 +351,7 @@ def power_scalar(s: Site, x: Value) -> Value:
 
 
 def _whole_power(w: Writer, x: Value, exponent: int) -> Value:
-    """Powers of integers by squaring: they wrap around, as Pow, which may use floats, does not."""
+    """Write integer powers by squaring. They wrap around; Pow, which may use floats, does not."""
     total, square = None, x
     while exponent:
         if exponent & 1:

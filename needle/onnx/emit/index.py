@@ -1,4 +1,4 @@
-"""Taking and placing elements by an index, and making indices."""
+"""Rules that read and write elements by an index, and that make indices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def take(s: Site, x: Value, index: Value) -> Value:
 
 @rule(ops.OneHot)
 def one_hot(s: Site, x: Value) -> Value:
-    """Equal, because OneHot counts negative numbers from the end."""
+    """Write one-hot rows with Equal, because OneHot counts negative numbers from the end."""
     classes = s.w.cast(counting(s.w, s.op.num_classes), x.dtype)
     is_class = s.w.op("Equal", s.w.unsqueeze(x, x.ndim), classes, dtype="bool")
     return s.w.cast(is_class, s.out.dtype)
@@ -60,7 +60,7 @@ def arange(s: Site, x: Value) -> Value:
 
 @rule(ops.Resample)
 def resample(s: Site, x: Value, index: Value, weight: Value, *_: Value) -> Value:
-    """The taps of all elements side by side, weighed and summed."""
+    """Gather the taps of all elements, then weight and sum them."""
     w, axis = s.w, s.op.axis % x.ndim
     weight = w.reshape(floats(s, weight), (*weight.extents, *[1] * (x.ndim - 1 - axis)))
     taps = w.gather(floats(s, x), index, axis)
@@ -69,10 +69,10 @@ def resample(s: Site, x: Value, index: Value, weight: Value, *_: Value) -> Value
 
 @rule(ops.WeightedElements)
 def weighted_elements(s: Site, x: Value, index: Value, weight: Value) -> Value:
-    """Each tap of all channels by GatherElements, weighed and summed."""
+    """Read each tap of all channels with GatherElements, then weight and sum the taps."""
     w, wide = s.w, floats(s, x)
     (batch, channels, _), (_, taps, m) = x.extents, index.extents
-    index = w.cast(index, "int64")  # GatherElements takes no other integers than int32
+    index = w.cast(index, "int64")  # GatherElements takes only int32 and int64
     there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
     place = w.reshape(w.op("Max", index, like(w, index, 0)), (batch, 1, taps * m))
     place = w.expand(place, (batch, channels, taps * m))
@@ -85,7 +85,7 @@ def weighted_elements(s: Site, x: Value, index: Value, weight: Value) -> Value:
 
 @rule(ops.GroupedMatmul)
 def grouped_matmul(s: Site, rows: Value, matrices: Value, group: Value) -> Value:
-    """The matrix of each row by Gather, and batched products."""
+    """Gather the matrix of each row, then multiply in a batch."""
     w, count = s.w, matrices.extents[0]
     assert isinstance(count, int), "the number of matrices is a number"
     place = w.op("Min", w.cast(group, "int64"), w.number(count - 1, "int64"))

@@ -1,4 +1,4 @@
-"""Conditions, logic and bits."""
+"""Rules of conditions, logic and bits."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def bitwise(s: Site, a: Value, b: Value) -> Value:
 
 
 def _shift(w: Writer, kind: str, a: Value, b: Value) -> Value:
-    """A product with a power of 2, or a quotient rounded down, in 64 bits: ONNX's BitShift takes no
-    signs. A shift by all bits leaves zeros, or signs to the right."""
+    """Write a shift in 64 bits as a product with a power of 2, or as a quotient rounded down,
+    because ONNX's BitShift takes only unsigned integers. A shift by all bits gives zeros or, to the
+    right, the sign."""
     bits = min(np.dtype(a.dtype).itemsize * 8, 63)
     a, b = w.cast(a, "int64"), w.cast(b, "int64")
     zero = like(w, a, 0)
@@ -68,7 +69,7 @@ def _shift(w: Writer, kind: str, a: Value, b: Value) -> Value:
     out = w.op("Where", beyond, zero, w.op("Mul", a, power))
     if bits < 63:
         return out
-    # The highest bit is what a shift by 63 leaves of the lowest.
+    # A shift by 63 moves the lowest bit to the highest.
     top = w.op("Mul", w.op("Mod", a, like(w, a, 2)), like(w, a, -(2**63)))
     return w.op("Where", w.op("Equal", b, like(w, a, 63), dtype="bool"), top, out)
 

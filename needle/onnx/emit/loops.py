@@ -1,4 +1,4 @@
-"""Loops and choices, whose bodies are subgraphs: Scan, Loop and If."""
+"""Rules of loops and conditions, whose bodies are subgraphs: Scan, Loop and If."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .recurrent import layer
 
 
 def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
-    """The outputs of a body, written for these inputs."""
+    """Write a body for these inputs and return its outputs."""
     specs = body.specs()
     nodes = [Node(spec, False, "") for spec in specs]
     for number, step in body.numbered():
@@ -30,14 +30,14 @@ def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
         users[nodes[number]].append(None)
     values: dict[Node, Any] = dict(zip(nodes, inputs, strict=False))
     for node in nodes:
-        if node not in values:  # a rule may give a reader's, too
+        if node not in values:  # a rule may write its reader too
             values[node] = written(w, node, values, users)
     return [values[nodes[number]] for number in body.outputs]
 
 
 @rule(ops.Scan)
 def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
-    """A Scan. What nothing reads is left out: a trace keeps what a gradient would read."""
+    """Write a Scan without the results that nothing reads; a trace keeps results for gradients."""
     w, count, used = s.w, s.op.states, _used(s)
     found = None if same(s.op.length, 0) else layer(s, used)
     if found is not None:
@@ -50,7 +50,7 @@ def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
     if same(op.length, 0):  # the stacked outputs have no elements
         made = [*states, *[w.full(0, s.out[n].dtype, s.out[n].shape) for n in kept[count:]]]
     else:
-        extra = 0 if xs else 1  # a Scan counts its steps by a sequence
+        extra = 0 if xs else 1  # a Scan needs a sequence to count its steps
 
         def step(body: Writer, *given: Value) -> tuple[Sequence[Value], Sequence[Value]]:
             made = _run(body, op.body, [*given[: len(given) - extra], *constants])
@@ -66,7 +66,7 @@ def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
 
 
 def _used(s: Site) -> list[int]:
-    """Which results something reads."""
+    """Return the numbers of the results that are read."""
     users = s.users[s.node]
     if all(user is not None and isinstance(user.op, ops.TupleGetItem) for user in users):
         return sorted({user.op.index % len(s.out) for user in users})  # type: ignore[union-attr]
@@ -75,7 +75,7 @@ def _used(s: Site) -> list[int]:
 
 @rule(ops.WhileLoop)
 def while_loop(s: Site, *inputs: Value) -> tuple[Value, ...]:
-    """A Loop without a trip count, which tests its states behind each step."""
+    """Write a Loop without a trip count that tests its states after each step."""
     w, count = s.w, s.op.states
     op = s.op.fitted([node.spec for node in s.node.input_nodes])
     states, constants = inputs[:count], inputs[count:]

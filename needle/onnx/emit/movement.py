@@ -1,4 +1,4 @@
-"""Ops that move, repeat or spread elements."""
+"""Rules of ops that move, repeat or spread elements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def flip(s: Site, x: Value) -> Value:
 
 
 def flipped(w: Writer, x: Value, axes: Sequence[int]) -> Value:
-    """x with its elements reversed along `axes`."""
+    """Return `x` with its elements reversed along `axes`, in the graph of `w`."""
     if not axes:
         return x
     ones = [-1] * len(axes)
@@ -63,7 +63,7 @@ def dilate(s: Site, x: Value) -> Value:
 
 
 def spread(w: Writer, x: Value, axis: int, step: int) -> Value:
-    """x with step - 1 zeros after each element along `axis`."""
+    """Return `x` with `step` - 1 zeros after each element along `axis`, in the graph of `w`."""
     if step == 1:
         return x
     shape: list[Any] = list(x.extents)

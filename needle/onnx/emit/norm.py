@@ -1,4 +1,4 @@
-"""Normalizations."""
+"""Rules of normalizations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .elementwise import floats, like, rounded
 
 @rule(ops.Normalize)
 def normalize(s: Site, x: Value) -> Value:
-    """An InstanceNormalization over all axes behind the second, a LayerNormalization over the
-    last."""
+    """Write an InstanceNormalization over all axes after the second, or a LayerNormalization over
+    the last axis; other cases are composed."""
     w, dtype = s.w, s.out.dtype
     axes = tuple(sorted(normalize_axes("normalize", s.op.axes, x.ndim)))
     x = w.cast(x, dtype)
@@ -38,7 +38,7 @@ def normalize(s: Site, x: Value) -> Value:
 def _normalized(
     w: Writer, x: Value, axes: tuple[int, ...], eps: float
 ) -> tuple[Value, Value, Value]:
-    """The normalized x, and the mean and variance with the axes that they were taken over."""
+    """Return the normalized x, and the mean and variance with the reduced axes kept."""
     average = w.reduce("ReduceMean", x, axes, True)
     centred = w.op("Sub", x, average)
     variance = w.reduce("ReduceMean", w.op("Mul", centred, centred), axes, True)

@@ -1,8 +1,8 @@
-"""Recurrent layers: scans that say the same as ONNX's LSTM, GRU and RNN.
+"""Rules of recurrent layers: scans that are equivalent to ONNX's LSTM, GRU and RNN.
 
-ONNX's operators hold the weights of the input as well, and give the states of all steps for h, but
-of the last step alone for c. So the product that made the sequence is taken in, if it is one, and
-a scan whose c of all steps is read stays a Scan.
+ONNX's operators include the weights of the input. They return h of all steps, but c only of the
+last step. So a product that made the sequence becomes part of the operator, and a scan whose c of
+all steps is read remains a Scan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GRU_ORDER = (1, 0, 2)  # r, z, n in ONNX's order: z, r, h
 
 
 class _Projection(NamedTuple):
-    """x @ weight + bias, of the nodes that made it."""
+    """The nodes of a product x @ weight + bias."""
 
     x: Node
     weight: Node
@@ -31,7 +31,7 @@ class _Projection(NamedTuple):
 
 
 def _projection(node: Node) -> _Projection | None:
-    """What a projected sequence (T, B, gates * H) was made of."""
+    """Return the product that made a projected sequence (T, B, gates * H), or None."""
     bias, dtype = None, node.spec.dtype
     if isinstance(node.op, ops.Add):
         product, bias = node.input_nodes
@@ -50,13 +50,14 @@ def _projection(node: Node) -> _Projection | None:
 
 
 def _weight(w: Writer, value: Value, order: Sequence[int]) -> Value:
-    """(features, gates * H) as ONNX has it: (1, gates * H, features), gates in another order."""
+    """Convert a weight (features, gates * H) to ONNX's layout (1, gates * H, features), with the
+    gates in another order."""
     turned = _gates(w, w.transpose(value, (1, 0)), order)
     return w.unsqueeze(turned, 0)
 
 
 def _gates(w: Writer, value: Value, order: Sequence[int]) -> Value:
-    """The gates along the first axis in another order."""
+    """Return the gates along the first axis in another order."""
     rows, *rest = value.extents
     apart = w.reshape(value, (len(order), rows // len(order), *rest))
     if apart.array is not None and apart.folds:
@@ -69,7 +70,7 @@ def _gates(w: Writer, value: Value, order: Sequence[int]) -> Value:
 def _biases(
     w: Writer, first: Value | None, second: Value | None, order: Sequence[int], like_: Value
 ) -> Value | None:
-    """(1, 2 * gates * H): the biases of the input and of the state."""
+    """Return the biases of the input and of the state as (1, 2 * gates * H)."""
     if first is None and second is None:
         return None
     width = like_.extents[1]
@@ -82,8 +83,8 @@ _Layer = Callable[[Site, _Projection, bool], list[Value]]
 
 
 def layer(s: Site, used: Collection[int]) -> tuple[Value, ...] | None:
-    """The results of a Scan that is a layer which ONNX has an operator for, of which only those in
-    `used` are read; None for another Scan."""
+    """Write a Scan at `s` as a layer operator of ONNX, if it is one, and return its results. Only
+    the results in `used` are read. Return None for another Scan."""
     steps, states = s.op.body.steps, s.op.states
     write = next((write for body, write in _LAYERS if steps == body.steps), None)
     if write is None:
@@ -93,7 +94,7 @@ def layer(s: Site, used: Collection[int]) -> tuple[Value, ...] | None:
     (operator, emit) = write
     if made_of is None or not has_kernel(operator, s.out[0].dtype):
         return None
-    if any(n >= states and outputs[n] != hidden for n in used):  # more than the outputs
+    if any(n >= states and outputs[n] != hidden for n in used):  # reads more than h
         return None
     whole, *last = emit(s, made_of, s.op.reverse)
     shape = s.out[0].shape
@@ -149,8 +150,8 @@ def _operator(
     reverse: bool,
     **attributes: Any,
 ) -> list[Value]:
-    """A layer's outputs of all steps (T, 1, B, H) and last states (1, B, H), with the product that
-    made its input's part taken in."""
+    """Write a layer that includes the product of its input. Return its outputs of all steps (T, 1,
+    B, H) and its last states (1, B, H)."""
     w, state = s.w, _weight(s.w, weight, order)
     if reverse:
         attributes["direction"] = "reverse"
@@ -170,7 +171,7 @@ def _operator(
 
 
 def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]:
-    """The bias as the sum of two, which an LSTM keeps apart."""
+    """Return the two terms of a bias that is a sum; the operators have two biases."""
     if bias is None:
         return None, None
     parts = bias.input_nodes if isinstance(bias.op, ops.Add) else ()
@@ -187,7 +188,7 @@ def lstm_gates(s: Site, sums: Value, cell: Value) -> tuple[Value, ...]:
 
 
 def _parts(w: Writer, x: Value, count: int) -> list[Value]:
-    """x (B, count * H) as `count` parts (B, H)."""
+    """Split x (B, count * H) into `count` parts (B, H)."""
     rows, width = x.extents
     made = w.node("Split", x, dtype=(None,) * count, axis=1, num_outputs=count)
     for part in made:

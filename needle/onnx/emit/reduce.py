@@ -1,4 +1,4 @@
-"""Reductions, and the softmax family."""
+"""Rules of reductions, and of softmax and related functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def summation(s: Site, x: Value) -> Value:
 @rule(ops.Mean)
 def mean(s: Site, x: Value) -> Value:
     x, axes = s.w.cast(x, s.out.dtype), _axes(s, x)
-    if any(same(x.extents[a], 0) for a in axes):  # ONNX leaves open what it is
+    if any(same(x.extents[a], 0) for a in axes):  # ONNX leaves the result open
         return s.w.full(nan, s.out.dtype, s.out.shape)
     return s.w.reduce("ReduceMean", x, axes, s.op.keepdims)
 
@@ -62,7 +62,8 @@ def argmin(s: Site, x: Value) -> Value:
 
 
 def _position(s: Site, op_type: str, x: Value) -> Value:
-    """Of all elements in order, or along an axis; a 0-d x is one element."""
+    """Write an ArgMax or ArgMin along an axis, or over all elements in order. A 0-d x is one
+    element."""
     w, axis = s.w, s.op.axis
     if axis is None or not x.ndim:
         x, axis = w.reshape(x, (prod(x.extents),)), 0

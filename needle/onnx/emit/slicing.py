@@ -1,4 +1,4 @@
-"""Basic indexing: taking slices and putting them."""
+"""Rules of basic indexing: read and write slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .movement import flipped, spread
 
 
 def _spans(name: str, key: Any, shape: Any) -> list[Any]:
-    """For each entry of the key: None for a new axis, an int >= 0, or a Span."""
+    """Return, for each entry of the key, None for a new axis, an int >= 0, or a Span."""
     out: list[Any] = []
     axis = 0
     for entry in expand(name, key, len(shape)):
@@ -46,7 +46,7 @@ def slice_(s: Site, x: Value) -> Value:
         if not same(one, Span(0, 1, x.extents[axis])):
             end = one.start + one.step * one.length
             if one.step < 0 and isinstance(end, Expression):
-                # It may be before the front, which no end says that counts from there.
+                # The end may be before the front, which an index from the front cannot express.
                 x = flipped(w, x, (axis,))
                 one = Span(x.extents[axis] - 1 - one.start, -one.step, one.length)
                 end = one.start + one.step * one.length
@@ -80,7 +80,7 @@ def set_slice(s: Site, x: Value, value: Value) -> Value:
 
 
 def _put(w: Writer, x: Value, spans: list[Any], shape: Any) -> Value:
-    """Zeros of `shape` with x at the spans."""
+    """Return zeros of `shape` with x at the spans."""
     if any(same(n, 0) for n in x.extents):
         return w.full(0, x.dtype, shape)
     axes = [entry if isinstance(entry, Span) else Span(entry, 1, 1) for entry in spans
@@ -94,7 +94,7 @@ def _put(w: Writer, x: Value, spans: list[Any], shape: Any) -> Value:
             begin, step = begin + (each.length - 1) * step, -step
         if step > 1:
             x = spread(w, x, axis, step)
-            length = (each.length - 1) * step + 1  # nothing stands after the last element
+            length = (each.length - 1) * step + 1  # no zeros after the last element
             cut = tuple(length if a == axis else m for a, m in enumerate(x.extents))
             x = w.slice(x, (axis,), (0,), (length,), shape=cut)
         pairs.append((begin, n - begin - x.extents[axis]))

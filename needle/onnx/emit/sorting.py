@@ -1,4 +1,4 @@
-"""Sorting, searching and running totals."""
+"""Rules of sorting, searching and running totals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .elementwise import floats, like, rounded
 
 @rule(ops.Sort)
 def sort(s: Site, x: Value) -> tuple[Value, Value]:
-    """A TopK of all elements, of which equal ones keep their order."""
+    """Write a TopK of all elements, which keeps the order of equal elements."""
     return _top(s, x, x.extents[s.op.axis % x.ndim], s.op.descending)
 
 
@@ -44,8 +44,8 @@ def _top(s: Site, x: Value, count: Any, largest: bool) -> tuple[Value, Value]:
 
 @rule(ops.Searchsorted)
 def searchsorted(s: Site, x: Value, values: Value) -> Value:
-    """A binary search for all values at once: the least and largest place left of each, narrowed
-    to one. NaN counts as the largest."""
+    """Write a binary search for all values at once. The range of possible positions of each value
+    is narrowed to one position. NaN counts as the largest."""
     w, count = s.w, x.extents[-1]
     dtype = result_type(x.dtype, values.dtype)
     x, values = w.cast(x, dtype), w.cast(values, dtype)
@@ -71,7 +71,7 @@ def _along_last(w: Writer, x: Value, place: Value) -> Value:
 
 
 def _is_before(s: Site, element: Value, values: Value) -> Value:
-    """Whether a value belongs behind an element."""
+    """Return whether a value belongs after an element."""
     w = s.w
     before = w.op("LessOrEqual" if s.op.right else "Less", element, values, dtype="bool")
     if not is_floating(values.dtype):
@@ -94,7 +94,7 @@ def cumsum(s: Site, x: Value) -> Value:
 
 
 def _running(s: Site, start: float, xs: list[Value], step: Any) -> Value:
-    """The states of step(w, state, *slices) from `start` on."""
+    """Return the states of step(w, state, *slices) from `start` on."""
     w, axis = s.w, s.op.axis % xs[0].ndim
     rest = [n for a, n in enumerate(xs[0].extents) if a != axis]
     begin = w.full(start, xs[0].dtype, rest)
@@ -108,7 +108,7 @@ def _running(s: Site, start: float, xs: list[Value], step: Any) -> Value:
 
 
 def _wide(s: Site, x: Value) -> Value:
-    """Floats in float64, as needle accumulates them."""
+    """Cast floats to float64, in which needle accumulates them."""
     return s.w.cast(x, "float64" if is_floating(s.out.dtype) else s.out.dtype)
 
 
@@ -123,11 +123,11 @@ def logcumsumexp(s: Site, x: Value) -> Value:
 
 
 def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
-    """log(exp(a) + exp(b)): a step of logcumsumexp."""
+    """Write log(exp(a) + exp(b)), a step of logcumsumexp."""
     top, low = w.op("Max", a, b), w.op("Min", a, b)
     small = w.op("Exp", w.op("Sub", low, top))
     total = w.op("Add", top, w.op("Log", w.op("Add", small, like(w, small, 1))))
-    infinite = w.op("IsInf", top, dtype="bool")  # where the difference may be NaN
+    infinite = w.op("IsInf", top, dtype="bool")  # the difference may be NaN there
     return w.op("Where", infinite, top, total)
 
 
@@ -135,7 +135,7 @@ def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
 def linear_scan(s: Site, a: Value, b: Value) -> Value:
     w, axis = s.w, s.op.axis % a.ndim
     a, b = (floats(s, v) for v in (a, b))
-    # Nothing comes before the first element, so that its factor, which may be infinite, is 0.
+    # The first element has no predecessor, so its factor, which may be infinite, is set to 0.
     n, back = a.extents[axis], s.op.reverse
     none = w.full(0, a.dtype, [1 if i == axis else m for i, m in enumerate(a.extents)])
     others = w.slice(a, (axis,), (0 if back else 1,), (n - 1 if back else n,))

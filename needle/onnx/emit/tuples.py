@@ -1,4 +1,5 @@
-"""Tuples of tensors, which are no values of a graph, and ops that join and part tensors."""
+"""Rules of tuples of tensors, which are not values of a graph, and of ops that join and split
+tensors."""
 
 from __future__ import annotations
 

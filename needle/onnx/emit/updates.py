@@ -1,4 +1,4 @@
-"""Steps of optimizers, by the formulas of their ops."""
+"""Rules of optimizer steps, by the formulas of the ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._writer import Value, Writer
 
 
 class _Number:
-    """A value with operators. Python numbers take its dtype."""
+    """A value with Python operators. Python numbers are converted to its dtype."""
 
     def __init__(self, w: Writer, value: Value) -> None:
         self.w, self.value = w, value

@@ -1,4 +1,4 @@
-"""Windows that slide over images."""
+"""Rules of sliding windows over images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def overlap_add(s: Site, x: Value) -> Value:
 
 
 def windows(w: Writer, x: Value, window: Any, counts: Any, value: Any) -> Value:
-    """(N, rows, columns, kh, kw, C): every window of x (N, H, W, C), padded with `value`."""
+    """Return every `window` of `x` (N, H, W, C), padded with `value`, as (N, rows, columns, kh, kw,
+    C) in the graph of `w`. `counts` are rows and columns."""
     p, q = window.padding
     x = w.pad(x, [(0, 0), (p, p), (q, q), (0, 0)], value)
     for i, axis in enumerate((1, 3)):
@@ -34,7 +35,8 @@ def windows(w: Writer, x: Value, window: Any, counts: Any, value: Any) -> Value:
 
 
 def overlapped(w: Writer, x: Value, window: Any, size: Any) -> Value:
-    """(N, *size, C): windows (N, rows, columns, kh, kw, C) summed where they overlap."""
+    """Sum windows `x` (N, rows, columns, kh, kw, C) where they overlap, to (N, *`size`, C) in the
+    graph of `w`. `window` is their geometry."""
     n, *counts, _, _, c = x.extents[:3] + x.extents[3:]
     rows, columns = (_places(w, count, window, i) for i, count in enumerate(counts[:2]))
     high, wide = window.padded(size)
@@ -53,7 +55,7 @@ def overlapped(w: Writer, x: Value, window: Any, size: Any) -> Value:
 
 
 def _places(w: Writer, count: Any, window: Any, i: int) -> Value:
-    """(count, kernel): the position along axis i of each tap of each window."""
+    """Return the position along axis i of each tap of each window: (count, kernel)."""
     taps = np.arange(window.kernel[i]) * window.dilation[i]
     if isinstance(count, int):
         return w.constant(np.arange(count)[:, None] * window.stride[i] + taps, "int64")

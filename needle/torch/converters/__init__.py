@@ -1,4 +1,4 @@
-"""Converters of PyTorch operators, one file for a family.
+"""Converters of PyTorch operators, one file per family.
 
-`needle.torch.registry` says what a converter is, and lists the files.
+`needle.torch.registry` defines what a converter is.
 """

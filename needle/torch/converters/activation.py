@@ -41,7 +41,7 @@ def mish(node: Node, x: Value) -> Tensor:
 def elu(
     node: Node, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
 ) -> Tensor:
-    """scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1)."""
+    """Return scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1)."""
 
     def of(x: Tensor) -> Tensor:
         below = ops.expm1(_scaled(ops.where(ops.greater(x, 0), 0, x), input_scale))
@@ -75,7 +75,7 @@ def leaky_relu(node: Node, x: Value, slope: Number = 0.01) -> Tensor:
 def prelu(node: Node, x: Value, weight: Value) -> Tensor:
     def of(x: Tensor, slope: Tensor) -> Tensor:
         positive = ops.greater(x, 0)
-        below = ops.where(positive, 0, x)  # of which no infinity reaches the weight's gradient
+        below = ops.where(positive, 0, x)  # so that no infinity of x reaches the weight's gradient
         return ops.where(positive, x, ops.multiply(below, slope))
 
     return computed(node, of, x, weight)
@@ -83,7 +83,7 @@ def prelu(node: Node, x: Value, weight: Value) -> Tensor:
 
 @converter("aten.hardtanh")
 def hardtanh(node: Node, x: Value, low: Number = -1, high: Number = 1) -> Tensor:
-    """x within [low, high], whose gradient is 0 at both ends and beyond; NaN stays NaN."""
+    """Clip x to [low, high]. The gradient is 0 at both ends and beyond; NaN stays NaN."""
     given = tensor(x)
     if given.dtype in FLOATING and low == low and high == high:
         return apply(Clip(float(low), float(high), inclusive=False), (given,))
@@ -115,7 +115,7 @@ def softplus(node: Node, x: Value, beta: Number = 1, threshold: Number = 20) -> 
 
 @converter("aten.threshold")
 def threshold(node: Node, x: Value, threshold: Number, value: Number) -> Tensor:
-    """x where it is above the threshold or NaN, else a value."""
+    """Return x where it is above the threshold or NaN, else a value."""
 
     def of(x: Tensor) -> Tensor:
         below = ops.less_equal(x, cast(threshold, x.dtype))
@@ -127,7 +127,7 @@ def threshold(node: Node, x: Value, threshold: Number, value: Number) -> Tensor:
 @converter("aten.softshrink")
 def softshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
     def of(x: Tensor) -> Tensor:
-        """NaN stays NaN."""
+        """Shrink x; NaN stays NaN."""
         inside = ops.less_equal(ops.abs(x), float(lambd))
         moved = ops.where(
             ops.greater(x, 0), ops.subtract(x, float(lambd)), ops.add(x, float(lambd))
@@ -147,7 +147,7 @@ def hardshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
 
 @converter("aten.glu")
 def glu(node: Node, x: Value, dim: int = -1) -> Tensor:
-    """The first half along an axis times the sigmoid of the second."""
+    """Multiply the first half along an axis by the sigmoid of the second half."""
     first, second = ops.chunk(tensor(x), 2, axis=dim)
     return computed(node, lambda a, b: ops.multiply(a, ops.sigmoid(b)), first, second)
 

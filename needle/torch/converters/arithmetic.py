@@ -1,4 +1,4 @@
-"""Converters of arithmetic, element by element."""
+"""Converters of elementwise arithmetic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def subtract_from(node: Node, x: Any, other: Any, alpha: Number = 1) -> Tensor:
 
 @converter("prims.fma")
 def multiply_add(node: Node, x: Value, y: Value, z: Value) -> Tensor:
-    """x y + z."""
+    """Return x * y + z."""
     a, b, c = (cast(each, node.dtype) for each in (x, y, z))
     return ops.add(ops.multiply(a, b), c)
 
@@ -57,7 +57,7 @@ def multiply(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.div", "aten.true_divide")
 def divide(node: Node, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
-    """The quotient: a float, or rounded towards 0 or -inf in the operands' dtype."""
+    """Divide. The quotient is a float, or rounded towards 0 or -inf in the operands' dtype."""
     if rounding_mode is None:
         return arithmetic(node, ops.divide, x, other)
     if rounding_mode == "floor":
@@ -79,7 +79,8 @@ def floor_divide(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.remainder", "prims.remainder")
 def remainder(node: Node, x: Any, other: Any) -> Tensor:
-    """Of operands that are rounded to the result's dtype, also a number beside halves."""
+    """Return the remainder of operands rounded to the result's dtype, including numbers beside
+    halves."""
     return ops.remainder(cast(x, node.dtype), cast(other, node.dtype))
 
 
@@ -96,12 +97,12 @@ def square(node: Node, x: Value) -> Tensor:
 
 @converter("aten.pow", "prims.pow")
 def power(node: Node, base: Any, exponent: Any) -> Tensor:
-    """Powers of floats; of integers modulo the dtype's range, and 0 for negative exponents of all
-    but 1 and -1."""
+    """Raise to powers. Integer powers are modulo the dtype's range; a negative exponent gives 0 for
+    all bases except 1 and -1."""
     if node.dtype not in FLOATING:
         return _integer_power(cast(base, node.dtype), exponent)
     if isinstance(exponent, (bool, int, float)):
-        if abs(exponent) == 0.5 and node.dtype == "float16":  # where PyTorch takes no square root
+        if abs(exponent) == 0.5 and node.dtype == "float16":  # PyTorch uses pow here
             given = cast(base, node.dtype)
             made = ops.sqrt(given) if exponent > 0 else ops.rsqrt(given)
             return ops.where(ops.isinf(given), float("inf") if exponent > 0 else 0.0, made)
@@ -132,21 +133,22 @@ def minimum(node: Node, x: Value, other: Value) -> Tensor:
 
 @converter("aten.fmax", "prims.fmax")
 def fmax(node: Node, x: Value, other: Value) -> Tensor:
-    """The larger of two; if one is NaN, the other."""
+    """Return the larger of two elements; if one is NaN, the other."""
     a, b = (cast(each, node.dtype) for each in (x, other))
     return ops.where(ops.logical_or(ops.greater_equal(a, b), ops.isnan(b)), a, b)
 
 
 @converter("aten.fmin", "prims.fmin")
 def fmin(node: Node, x: Value, other: Value) -> Tensor:
-    """The smaller of two; if one is NaN, the other."""
+    """Return the smaller of two elements; if one is NaN, the other."""
     a, b = (cast(each, node.dtype) for each in (x, other))
     return ops.where(ops.logical_or(ops.less_equal(a, b), ops.isnan(b)), a, b)
 
 
 @converter("aten.clamp", "aten.clip")
 def clamp(node: Node, x: Value, low: Any = None, high: Any = None) -> Tensor:
-    """x within bounds; NaN where x or a bound is NaN, and `high` where it is below `low`."""
+    """Clip x to bounds. The result is NaN where x or a bound is NaN, and `high` where `high` is
+    below `low`."""
     made = cast(x, node.dtype)
     if low is not None:
         made = _bounded("greater_equal", made, low)
@@ -180,7 +182,7 @@ def _number(bound: Any) -> float | None:
 
 @converter("aten.lerp")
 def lerp(node: Node, start: Value, end: Value, weight: Any) -> Tensor:
-    """start + weight * (end - start), from the nearer end, as PyTorch has it."""
+    """Return start + weight * (end - start), computed from the nearer end like PyTorch."""
 
     def mixed(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
         apart = ops.subtract(b, a)

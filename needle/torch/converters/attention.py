@@ -53,7 +53,7 @@ def attention_on_cpu(
     mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """(result, and the sums of exponentials, which gradients alone read)."""
+    """Return the result, and None for the sums of exponentials, which only gradients read."""
     made = attention(node, query, key, value, mask, dropout, is_causal, scale)
     return made, *[None] * (len(node.results) - 1)
 
@@ -67,7 +67,8 @@ def attention_on_cpu(
 def attention_on_gpu(
     node: Node, query: Value, key: Value, value: Value, *rest: Any
 ) -> tuple[Tensor | None, ...]:
-    """(result, and what gradients alone read). The arguments after the first three differ."""
+    """Return the result, and None for values that only gradients read. The arguments after the
+    first three differ between the operators."""
     name = node.operator
     mask = None if name.endswith("flash_attention.default") else rest[0]
     rest = rest[0 if name.endswith("flash_attention.default") else 1 :]
@@ -89,7 +90,7 @@ def attention_by_steps(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(result, weights). A mask of bools is added as 0 and 1 here."""
+    """Return the result and the weights. A bool mask is added as 0 and 1 here."""
     _refuse_dropout(node, dropout)
     q, k, v = wide(query), wide(key), wide(value)
     mask = None if mask is None else cast(mask, q.dtype)
@@ -112,10 +113,11 @@ def attended(
     shown: bool = False,
     nothing: float = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """(softmax(scale q k^T + mask) v, the weights if `shown`): `nothing` for a query that sees no
-    key.
+    """Return softmax(`scale` `q` `k`^T + `mask`) `v`, and the weights if `shown`. A query that sees
+    no key gives `nothing`. `is_causal` and `enable_gqa` are PyTorch's.
 
-    With one batch and one axis of heads, or made so: the form that becomes one kernel.
+    Leading axes are reshaped to one batch axis and one axis of heads, the form that becomes one
+    kernel.
     """
     if enable_gqa:
         k, v = (_repeated(x, q.shape[-3]) for x in (k, v))
@@ -142,7 +144,7 @@ def attended(
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """(..., G, S, D) with each head repeated beside itself, to `heads` in all."""
+    """Repeat each head of x (..., G, S, D), adjacent to itself, to `heads` heads in total."""
     *lead, groups, length, features = x.shape
     if groups == heads:
         return x
@@ -152,7 +154,7 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
 
 
 def _of_heads(mask: Tensor, lead: tuple[Any, ...]) -> Tensor:
-    """A mask for leading axes as one for a batch and heads."""
+    """Reshape a mask for any leading axes to a mask for one batch axis and one axis of heads."""
     if mask.ndim <= 3:
         return mask
     whole = ops.broadcast_to(mask, (*lead, *mask.shape[-2:]))
@@ -160,8 +162,8 @@ def _of_heads(mask: Tensor, lead: tuple[Any, ...]) -> Tensor:
 
 
 def _finite(mask: Value, dtype: str) -> tuple[Tensor, Tensor | None]:
-    """A mask to add, with the lowest number in the place of -inf, and which queries see a key
-    (..., L, 1), None if all do."""
+    """Return a mask to add, with the lowest number in place of -inf, and the mask (..., L, 1) of
+    the queries that see a key, or None if all do."""
     lowest = float(finfo(dtype).min)
     if isinstance(mask, np.ndarray):
         boolean = mask.dtype == bool
@@ -178,7 +180,8 @@ def _finite(mask: Value, dtype: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _any(seen: Tensor) -> Tensor | None:
-    """Which queries see a key. In bytes, of which a vector has many."""
+    """Return the mask of the queries that see a key. Bytes are used because many fit in a
+    vector."""
     if isinstance(seen.shape[-1], int) and seen.shape[-1] == 0:
         return None
     return ops.cast(ops.max(ops.cast(seen, "int8"), -1, keepdims=True), "bool")

@@ -1,4 +1,4 @@
-"""Converters of bags of embeddings: sums, means and maxima of rows of a table."""
+"""Converters of embedding bags: sums, means and maxima of rows of a table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def embedding_bag(
     include_last: bool = False,
     padding: int | None = None,
 ) -> tuple[Any, ...]:
-    """Bags (B, D) that begin at `offsets`, and three results that only a gradient reads, which are
-    left out."""
+    """Return the bags (B, D) that begin at `offsets`, and None for three results that only a
+    gradient reads."""
     table, places = tensor(weight), tensor(indices)
-    if node.operator.startswith(_GIVEN) and padding == -1:  # which stands for none there
+    if node.operator.startswith(_GIVEN) and padding == -1:  # -1 means no padding there
         padding = None
     elif padding is not None and padding < 0:
         padding += table.shape[0]
@@ -55,7 +55,8 @@ def embedding_bag(
 
 
 def _bag_size(places: Tensor, offsets: Value, include_last: bool) -> int | None:
-    """The number of elements of each bag, if it is known to be one for all; not for empty ones."""
+    """Return the common number of elements of all bags, or None if it is unknown, varies or is
+    0."""
     if not is_known(offsets) or not isinstance(places.shape[0], int):
         return None
     ends = [*offsets.tolist(), *([] if include_last else [places.shape[0]])]
@@ -82,8 +83,8 @@ def _of_one_size(rows: Tensor, counted: Tensor | None, mode: int, size: int) -> 
 def _of_any_size(
     rows: Tensor, counted: Tensor | None, mode: int, offsets: Tensor, include_last: bool
 ) -> Tensor:
-    """Each row goes to the last bag that begins at or before it; those that do not count go to one
-    more, which is dropped."""
+    """Reduce bags of any sizes. Each row belongs to the last bag that begins at or before it;
+    padding rows go to an additional bag, which is dropped."""
     length, count = rows.shape[0], offsets.shape[0] - include_last
     marks = zeros(1, dtype="int64", device=rows.device, requires_grad=False)
     one = ops.add_scalar(marks, 1)

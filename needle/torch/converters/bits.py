@@ -1,4 +1,4 @@
-"""Converters of functions of bits."""
+"""Converters of functions on bits."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def bitwise_not(node: Node, x: Value) -> Tensor:
 
 @converter("aten.view.dtype")
 def view_as_dtype(node: Node, x: Value, dtype: str) -> Tensor:
-    """The same bytes as elements of another dtype; of a narrower or a wider one, along the last
-    axis, the lowest bytes first."""
+    """Reinterpret the same bytes as elements of another dtype. For a narrower or wider dtype, the
+    bytes are split or joined along the last axis, lowest bytes first."""
     found = bits_of(tensor(x))
     have, want = (np.dtype(each).itemsize for each in (found.dtype, node.dtype))
     many, bits = max(have, want) // min(have, want), 8 * min(have, want)
@@ -73,7 +73,7 @@ def copy_sign(node: Node, x: Any, sign: Any) -> Tensor:
 
 @converter("aten.nextafter", "prims.nextafter")
 def next_after(node: Node, x: Any, target: Any) -> Tensor:
-    """The number of the dtype that follows x on the way to another."""
+    """Return the number of the dtype that follows x in the direction of a target."""
     a, b = (cast(each, node.dtype) for each in (x, target))
     bits = bits_of(a)
     grows = ops.equal(ops.greater(b, a), ops.greater(a, 0))
@@ -82,18 +82,18 @@ def next_after(node: Node, x: Any, target: Any) -> Tensor:
     moved = ops.where(ops.equal(a, 0), ops.cast(least, bits.dtype), moved)
     found = ops.where(ops.equal(a, b), b, of_bits(moved, node.dtype))
     found = ops.where(ops.logical_or(ops.isnan(a), ops.isnan(b)), float("nan"), found)
-    # PyTorch's gradient is that of x.
+    # PyTorch's gradient is the gradient of x.
     return ops.where(ops.isfinite(a), ops.add(ops.subtract(a, ops.detach(a)), found), found)
 
 
 @converter("aten.frexp", "prims.frexp")
 def mantissa_and_exponent(node: Node, x: Value) -> tuple[Tensor, Tensor]:
-    """x as a number within [1/2, 1) times 2 to the power of an int32."""
+    """Split x into a number in [1/2, 1) and an int32 exponent of 2."""
     given = tensor(x)
     wide = given if given.dtype == "float64" else ops.cast(given, "float32")
     exponent = exponent_of(ops.detach(wide))
     half = ops.right_shift(exponent, 1)
     rest = ops.subtract(exponent, half)
-    for part in (half, rest):  # neither of which leaves the range
+    for part in (half, rest):  # in two steps, so that no power leaves the range
         wide = ops.multiply(wide, power_of_two(ops.negate(part), wide.dtype))
     return ops.cast(wide, given.dtype), exponent

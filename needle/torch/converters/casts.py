@@ -15,8 +15,8 @@ from ..registry import converter
 
 @converter("aten._to_copy", "aten.to.dtype", "prims.convert_element_type")
 def to_dtype(node: Node, x: Value, *_: Any) -> Tensor:
-    """A tensor in another dtype. Negative floats become uint8 by way of an int64, as in PyTorch
-    (`static_cast_with_inter_type` in c10/util/TypeCast.h)."""
+    """Cast a tensor to another dtype. Negative floats are cast to uint8 through int64, as in
+    PyTorch (`static_cast_with_inter_type` in c10/util/TypeCast.h)."""
     given = tensor(x)
     if node.dtype == "uint8" and given.dtype in FLOATING:
         given = ops.cast(given, "int64")

@@ -1,4 +1,4 @@
-"""Converters of comparisons and of functions of truth values."""
+"""Converters of comparisons and of functions of booleans."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def log(node: Node, x: Complex) -> Complex:
 
 
 def logarithm(x: Complex) -> Complex:
-    """The principal value of log x."""
+    """Return the principal value of log `x`."""
     return Complex(ops.log(magnitude(x)), ops.atan2(x.imag, x.real))
 
 
@@ -37,7 +37,8 @@ def sqrt(node: Node, x: Complex) -> Complex:
 
 
 def root(x: Complex) -> Complex:
-    """The square root with a real part of at least 0 and the sign of the imaginary part."""
+    """Return the square root of `x` with a real part of at least 0. Its imaginary part has the sign
+    of `x`'s."""
     a, b = x.parts
     none = ops.logical_and(ops.equal(a, 0.0), ops.equal(b, 0.0))
     half = ops.mul_scalar(magnitude(x) + ops.abs(a), 0.5)
@@ -50,13 +51,13 @@ def root(x: Complex) -> Complex:
 
 
 def _is_negative(x: Tensor) -> Tensor:
-    """Whether the sign of x is minus, which that of -0 is."""
+    """Return whether x has a minus sign; -0 has one."""
     return ops.less(ops.where(ops.equal(x, 0.0), ops.atan2(x, -1.0 + 0.0 * x), x), 0.0)
 
 
 @complex_converter("aten.pow")
 def power(node: Node, x: Operand, exponent: Operand) -> Complex:
-    """x to the power of numbers or tensors; small whole numbers by products."""
+    """Raise x to the power of a number or tensor. Small integer powers are computed by products."""
     if not is_tensor(exponent) and is_real(exponent):
         whole = _whole_power(node, x, exponent)
         if whole is not None:
@@ -71,7 +72,7 @@ def power(node: Node, x: Operand, exponent: Operand) -> Complex:
 
 
 def _whole_power(node: Node, x: Operand, exponent: Any) -> Complex | None:
-    """A power that takes few products or a root; None for another one."""
+    """Return a power that needs only a few products or a root, or None for other powers."""
     if isinstance(exponent, Expression):
         return None
     base = pair(node, x)
@@ -101,7 +102,7 @@ def waves(node: Node, x: Complex) -> Complex:
 
 @complex_converter("aten.tanh", "aten.sigmoid")
 def saturating(node: Node, x: Complex) -> Complex:
-    """tanh(a + bi) by tanh a and tan b; sigmoid(x) is (1 + tanh(x / 2)) / 2."""
+    """Compute tanh(a + bi) from tanh a and tan b; sigmoid(x) is (1 + tanh(x / 2)) / 2."""
     if node.operator.startswith("aten.tanh"):
         return _tanh(x)
     half = _tanh(Complex(ops.mul_scalar(x.real, 0.5), ops.mul_scalar(x.imag, 0.5)))
@@ -139,7 +140,7 @@ def prod(node: Node, x: Operand, dtype: str | None = None) -> Complex:
 
 
 def _product_along(node: Node, x: Complex, axis: int) -> Complex:
-    """Halves are multiplied by halves."""
+    """Multiply the elements along an axis by halving: one half of the axis times the other."""
     n = x.real.shape[axis]
     if isinstance(n, Expression):
         raise node.unsupported(f"a product of {n} complex numbers, which dims leave open")
@@ -165,7 +166,7 @@ def _product_along(node: Node, x: Complex, axis: int) -> Complex:
 def added_product(
     node: Node, x: Complex, a: Complex, b: Complex, beta: Operand = 1, alpha: Operand = 1
 ) -> Complex:
-    """beta x + alpha (a @ b); x is not read if beta is 0."""
+    """Return beta x + alpha (a @ b); x is not read if beta is 0."""
     found = matmul(a, b)
     if node.operator.startswith("aten.addbmm"):
         found = Complex(ops.sum(found.real, 0), ops.sum(found.imag, 0))
@@ -178,7 +179,7 @@ def added_product(
 
 
 def matmul(x: Complex, y: Complex) -> Complex:
-    """The matrix product."""
+    """Return the matrix product of `x` and `y`."""
     (a, b), (c, d) = x.parts, y.parts
     return Complex(
         ops.subtract(ops.matmul(a, c), ops.matmul(b, d)),

@@ -1,4 +1,4 @@
-"""Converters of complex numbers: what makes them, their parts, and arithmetic."""
+"""Converters for complex numbers: creation, parts, and arithmetic."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Operand = Any  # a Complex, a tensor or a number
 
 
 def pair(node: Node, value: Operand, dtype: str | None = None) -> Complex:
-    """An operand as a Complex of the node's dtype, or of another one."""
+    """Return an operand (`value`) as a Complex of the dtype of `node`, or of `dtype`."""
     real = real_dtype(dtype or node.dtype)
     return Complex(cast(part(value, 0), real), cast(part(value, 1), real))
 
 
 def is_real(value: Operand) -> bool:
-    """Whether an operand has no imaginary part."""
+    """Return whether an operand (`value`) has no imaginary part."""
     return not isinstance(value, (Complex, complex))
 
 
 def widest(*operands: Operand) -> str:
-    """The dtype of the parts that operands are compared in."""
+    """Return the dtype of parts in which `operands` are compared."""
     found = {part(each, 0).dtype for each in operands if isinstance(each, Complex)}
     reals = {tensor(each).dtype for each in operands if is_tensor(each)}
     return "float64" if "float64" in found | reals else "float32"
@@ -38,7 +38,8 @@ def widest(*operands: Operand) -> str:
 @converter("aten.view_as_complex", "aten.view_as_complex_copy")
 @complex_converter("aten.view_as_complex", "aten.view_as_complex_copy", OF_PARTS)
 def view_as_complex(node: Node, x: Value) -> Complex:
-    """The numbers whose parts are along the last axis of x (..., 2)."""
+    """Return the complex numbers whose parts are along the last axis of `x` (..., 2) of a
+    `node`."""
     if isinstance(x, np.ndarray):
         return Complex(tensor(x[..., 0]), tensor(x[..., 1]))
     return Complex(x[..., 0], x[..., 1])
@@ -64,7 +65,7 @@ def polar(node: Node, length: Value, angle: Value) -> Complex:
 
 
 def of_polar(length: Tensor, angle: Tensor) -> Complex:
-    """The numbers of these absolute values and angles."""
+    """Return the complex numbers with absolute values `length` and angles `angle`."""
     return Complex(ops.multiply(length, ops.cos(angle)), ops.multiply(length, ops.sin(angle)))
 
 
@@ -86,7 +87,7 @@ def conj(node: Node, x: Complex) -> Complex:
 
 @converter("aten._neg_view", "aten._neg_view_copy")
 def neg_view(node: Node, x: Value) -> Tensor:
-    """-x: the imaginary part of a conjugate."""
+    """Return -x, the imaginary part of a conjugate."""
     return ops.negate(tensor(x))
 
 
@@ -97,7 +98,7 @@ def resolved(node: Node, x: Complex) -> Complex:
 
 @complex_converter("aten._to_copy", "aten.to", "prims.convert_element_type")
 def to_copy(node: Node, x: Operand, dtype: str | None = None) -> Any:
-    """x in another dtype: a real one takes the real part alone."""
+    """Cast x to another dtype. A cast to a real dtype keeps only the real part."""
     if node.dtype != real_dtype(node.dtype):
         return pair(node, x)
     return cast(part(x, 0), node.dtype)
@@ -116,19 +117,19 @@ def add(node: Node, x: Operand, other: Operand, alpha: Operand = 1) -> Complex:
 
 
 def scaled(x: Complex, factor: Number) -> Complex:
-    """x times a real number."""
+    """Return `x` times a real number `factor`."""
     return Complex(ops.mul_scalar(x.real, factor), ops.mul_scalar(x.imag, factor))
 
 
 def product(x: Complex, y: Complex) -> Complex:
-    """x y, element by element."""
+    """Return `x` * `y`, elementwise."""
     (a, b), (c, d) = x.parts, y.parts
     return Complex(a * c - b * d, a * d + b * c)
 
 
 @complex_converter("aten.mul")
 def multiply(node: Node, x: Operand, other: Operand) -> Complex:
-    if is_real(x) and is_real(other):  # of a complex dtype alone
+    if is_real(x) and is_real(other):  # only the result's dtype is complex
         x = pair(node, x)
     if not is_real(x) and not is_real(other):
         return product(pair(node, x), pair(node, other))
@@ -147,7 +148,7 @@ def divide(node: Node, x: Operand, other: Operand) -> Complex:
 
 
 def quotient(x: Complex, y: Complex) -> Complex:
-    """x / y without overflow (Smith 1962)."""
+    """Return `x` / `y` without overflow (Smith 1962)."""
     (a, b), (c, d) = x.parts, y.parts
     swap = ops.less(ops.abs(c), ops.abs(d))
     large, small = ops.where(swap, d, c), ops.where(swap, c, d)
@@ -172,7 +173,7 @@ def absolute(node: Node, x: Complex) -> Tensor:
 
 
 def magnitude(x: Complex) -> Tensor:
-    """|x| without overflow; its gradient is 0 at 0."""
+    """Return |`x`| without overflow. Its gradient is 0 at 0."""
     a, b = ops.abs(x.real), ops.abs(x.imag)
     large, small = ops.maximum(a, b), ops.minimum(a, b)
     none = ops.logical_or(ops.equal(large, 0.0), ops.isinf(large))
@@ -184,7 +185,7 @@ def magnitude(x: Complex) -> Tensor:
 
 @complex_converter("aten.angle")
 def angle(node: Node, x: Complex) -> Tensor:
-    """The angle; its gradient is 0 at 0."""
+    """Return the angle of x. Its gradient is 0 at 0."""
     none = ops.logical_and(ops.equal(x.real, 0.0), ops.equal(x.imag, 0.0))
     at_zero = ops.atan2(ops.detach(x.imag), ops.detach(x.real))
     return ops.where(none, at_zero, ops.atan2(x.imag, ops.where(none, 1.0, x.real)))
@@ -192,7 +193,7 @@ def angle(node: Node, x: Complex) -> Tensor:
 
 @complex_converter("aten.sgn", "aten.sign")
 def sgn(node: Node, x: Complex) -> Complex:
-    """x / |x|, and 0 at 0."""
+    """Return x / |x|, and 0 at 0."""
     length = magnitude(x)
     none = ops.equal(length, 0.0)
     by = ops.where(none, 1.0, length)

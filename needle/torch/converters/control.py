@@ -1,7 +1,7 @@
 """Converters of control flow: conditions, loops, scans and maps.
 
-Traced, they are needle's `cond`, `while_loop` and `scan`. An eager call runs
-the branch that its values choose, and a loop until they end it.
+In a trace they become needle's `cond`, `while_loop` and `scan`. An eager call runs the branch that
+the condition's value chooses, and a loop until its condition is false.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..registry import complex_converter, converter
 def cond(
     node: Node, predicate: Any, taken: Program, other: Program, operands: tuple[Any, ...] = ()
 ) -> tuple[Any, ...]:
-    """The results of one of two graphs."""
+    """Return the results of one of two graphs."""
     if not is_tensor(predicate):
         return run_body(taken if predicate else other, operands)
     if state.trace is None or not isinstance(predicate, Tensor):
@@ -50,7 +50,7 @@ def while_loop(
     extra: tuple[Any, ...],
     trips: int | None,
 ) -> tuple[Any, ...]:
-    """What a body carries in the end. `trips` is the number of its iterations, if that is known."""
+    """Return the final carried values of a loop. `trips` is its number of iterations, if known."""
     carried = tuple(np.array(each) if type(each) is int else each for each in carried)
     if trips is not None:
         return _scanned(body, carried, None, extra, trips)
@@ -86,7 +86,7 @@ def scan(
     sequences: tuple[Any, ...],
     extra: tuple[Any, ...] = (),
 ) -> tuple[Any, ...]:
-    """The values that a body carries in the end, and its outputs stacked along axis 0."""
+    """Return the final carried values of a loop, and its outputs stacked along axis 0."""
     return _scanned(body, carried, sequences, extra)
 
 
@@ -95,7 +95,7 @@ def scan(
 def map_(
     node: Node, body: Program, sequences: tuple[Any, ...], extra: tuple[Any, ...] = ()
 ) -> tuple[Any, ...]:
-    """The outputs of a graph for each element along axis 0, stacked."""
+    """Return the outputs of a graph for each element along axis 0, stacked."""
     return _scanned(body, (), sequences, extra)
 
 
@@ -106,7 +106,7 @@ def _scanned(
     extra: tuple[Any, ...],
     length: int | None = None,
 ) -> tuple[Any, ...]:
-    """A loop whose body returns the next carried values, then outputs, as one op."""
+    """Run a loop as one op. Its body returns the next carried values, then the outputs."""
     count = len(carried)
 
     def cell(now: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Converters of convolutions. Weights have PyTorch's layout, and are permuted in the graph."""
+"""Converters of convolutions. Weights have PyTorch's layout and are permuted in the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def convolved(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The convolution of `x` (N, C, ...) with `w` (out, C / groups, ...)."""
+    """Return the convolution of `x` (N, C, ...) with `w` (out, C / `groups`, ...), plus `bias`.
+    `stride`, `padding` and `dilation` are PyTorch's. Raises UnsupportedError, which names the
+    `node`, for more than 3 axes."""
     count = _axes(node, w)
     if not isinstance(padding, str):
         padding = each_axis(padding, count)
@@ -42,7 +44,7 @@ def convolved(
 
 
 def _axes(node: Node, w: Tensor) -> int:
-    """The number of axes that a kernel moves along."""
+    """Return the number of axes along which a kernel moves."""
     count = w.ndim - 2
     if not 1 <= count <= 3:
         raise node.unsupported(f"a convolution over {count} axes; needle has 1, 2 and 3")
@@ -104,7 +106,8 @@ def convolution(
     groups: int,
     *how: Any,
 ) -> Tensor:
-    """A convolution, or its transpose; `how` chooses among PyTorch's kernels."""
+    """Convolve, or apply the transposed convolution. `how` selects a kernel in PyTorch and is
+    ignored."""
     if transposed:
         return conv_transpose(node, x, weight, bias, stride, padding, extra, groups, dilation)
     return conv(node, x, weight, bias, stride, padding, dilation, groups)
@@ -125,7 +128,7 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients for the input, the weight and the bias, those that are `wanted`."""
+    """Return the `wanted` gradients of the input, the weight and the bias."""
     grad, window = tensor(out_grad), (stride, padding, dilation, transposed, extra, groups)
     inputs = [tensor(each).detach() for each in (x, weight)]
     for each, is_wanted in zip(inputs, wanted, strict=False):
@@ -142,7 +145,7 @@ def convolution_backward(
 
 @converter("aten.conv_tbc")
 def conv_of_steps(node: Node, x: Value, weight: Value, bias: Value, padding: int = 0) -> Tensor:
-    """x (steps, N, in) convolved with a weight (k, in, out)."""
+    """Convolve x (steps, N, in) with a weight (k, in, out)."""
 
     def convolved(steps: Tensor, w: Tensor, shift: Tensor) -> Tensor:
         return F.conv1d(steps, w, shift, padding=padding)
@@ -154,7 +157,7 @@ def conv_of_steps(node: Node, x: Value, weight: Value, bias: Value, padding: int
 
 @converter("aten.im2col")
 def im2col(node: Node, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
-    """The patches of images as columns (torch.nn.functional.unfold)."""
+    """Return the patches of images as columns (torch.nn.functional.unfold)."""
     windows = (each_axis(each, 2) for each in (kernel, dilation, padding, stride))
     return ops.unfold(tensor(x), *windows)
 
@@ -163,7 +166,7 @@ def im2col(node: Node, x: Value, kernel: Any, dilation: Any, padding: Any, strid
 def col2im(
     node: Node, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> Tensor:
-    """Images of patches, summed where they overlap (torch.nn.functional.fold)."""
+    """Assemble images from patches, summed where they overlap (torch.nn.functional.fold)."""
     windows = [each_axis(each, 2) for each in (size, kernel, dilation, padding, stride)]
     found = tensor(x)
     made = ops.fold(ops.cast(found, "int8") if found.dtype == "bool" else found, *windows)

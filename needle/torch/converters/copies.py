@@ -1,4 +1,4 @@
-"""Operators that write one tensor into another, in their functional form."""
+"""Converters of operators that copy one tensor into another, in functional form."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from ..registry import converter
 
 @converter("aten.copy")
 def _copy(node: Node, x: Any, source: Any, *_: Any) -> Any:
-    """`source` in the shape and the dtype of `x`."""
+    """Return `source` in the shape and dtype of `x`."""
     return ops.broadcast_to(cast(source, node.dtype), node.shape)

@@ -1,6 +1,6 @@
-"""Converters of operators that make tensors from numbers and sizes.
+"""Converters of operators that create tensors from numbers and sizes.
 
-Those of fixed sizes are computed by PyTorch when a model is loaded; these are for others.
+PyTorch computes tensors of fixed sizes when a model is loaded; these converters serve open sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..registry import converter
 
 
 def filled(node: Node, value: Any) -> Tensor:
-    """A tensor of the node's shape and dtype, of one value."""
+    """Return a tensor of the shape and dtype of `node`, filled with `value`."""
     return ops.broadcast_to(cast(value, node.dtype), node.shape)
 
 
@@ -68,7 +68,7 @@ def arange_by(node: Node, start: Any, end: Any, step: Any = 1, *_: Any) -> Tenso
 
 
 def counted(node: Node, start: Any, step: Any) -> Tensor:
-    """start, start + step, ... , as many as the node's result has."""
+    """Return `start`, `start` + `step`, ... , as many numbers as the result of `node` has."""
     kind = "float64" if isinstance(start, float) or isinstance(step, float) else "int64"
     places = ops.arange(node.shape[0], dtype=kind)
     if step != 1:

@@ -15,7 +15,7 @@ from ..registry import converter
 def _along(
     node: Node, x: Value, dim: int, scan: Callable[[Tensor, int], Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    """A scan in the result's dtype; halves in float32."""
+    """Apply a scan in the result's dtype; halves are computed in float32."""
     made = ops.cast(scan(with_axis(wide(cast(x, node.dtype))), dim), node.dtype)
     return made if shape else ops.reshape(made, ())
 
@@ -37,7 +37,7 @@ def logcumsumexp(node: Node, x: Value, dim: int) -> Tensor:
 
 @converter("aten.cummax", "aten.cummin")
 def extreme(node: Node, x: Value, dim: int) -> tuple[Tensor, Tensor]:
-    """(the extreme elements up to each, the last places that have them)."""
+    """Return the extreme elements up to each element, and their last positions."""
     function = ops.cummax if "cummax" in node.operator else ops.cummin
     values, places = function(with_axis(x), dim).tuple()
     if x.shape:

@@ -1,5 +1,5 @@
-"""Converters of matrix products. Products of halves are summed in float32 and rounded; what is
-added to them is added in float32."""
+"""Converters of matrix products. Products of halves are summed in float32 and rounded. Terms are
+added to them in float32."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from ..registry import converter
 
 
 def product(a: Value, b: Value) -> Tensor:
-    """a @ b; of halves, which GPUs multiply as such, as float32."""
+    """Return `a` @ `b`. A product of halves is computed on halves, which GPUs support, and returned
+    as float32."""
     return wide(ops.matmul(tensor(a), tensor(b)))
 
 
 def _scaled(x: Tensor, factor: Number) -> Tensor:
     if not is_floating(x.dtype):
-        factor = int(factor)  # as PyTorch casts it
+        factor = int(factor)  # PyTorch's cast
     return x if factor == 1 else ops.mul_scalar(x, factor)
 
 
 def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) -> Tensor:
-    """beta * added + alpha * made; beta 0 leaves `added` out, also its NaN and infinities."""
+    """Return beta * added + alpha * made. If beta is 0, `added` is left out, with its NaN and
+    infinities."""
     made = _scaled(made, alpha)
     if beta != 0 and (is_floating(made.dtype) or int(beta) != 0):
         made = ops.add(made, _scaled(cast(added, made.dtype), beta))
@@ -38,7 +40,7 @@ def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) 
 
 @converter("aten.linear")
 def linear(node: Node, x: Value, weight: Value, bias: Value | None = None) -> Tensor:
-    """x (..., K) times the transpose of a weight (N, K), plus a bias (N,)."""
+    """Return x (..., K) times the transpose of a weight (N, K), plus a bias (N,)."""
     w = tensor(weight)
     source, order = _stored(tensor(x))
     made = product(source, ops.transpose(w) if w.ndim == 2 else w)
@@ -47,8 +49,9 @@ def linear(node: Node, x: Value, weight: Value, bias: Value | None = None) -> Te
 
 
 def _stored(x: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
-    """(y, order): x is y with its axes in an order that leaves the last one where it is. The rows
-    of y are multiplied as they are stored; None for any other x."""
+    """Return (y, order) if x is y with its axes permuted by an order that keeps the last axis in
+    place, so that the rows of y can be multiplied as they are stored. Return (x, None) for any
+    other x."""
     if state.trace is not None and isinstance(x.op, (ops.Permute, ops.Transpose)):
         order = x.op.order(x.ndim)
         if order[-1] == x.ndim - 1:
@@ -72,7 +75,7 @@ def addmm(
 def addbmm(
     node: Node, added: Value, a: Value, b: Value, beta: Number = 1, alpha: Number = 1
 ) -> Tensor:
-    """The sum of the products of several matrices, as one product."""
+    """Compute the sum of the products of several matrices as one product."""
     x, y = wide(a), wide(b)
     batch, rows, inner = x.shape
     left = ops.reshape(ops.permute(x, (1, 0, 2)), (rows, batch * inner))
@@ -114,7 +117,7 @@ def _is_known_zero(n: Any) -> bool:
 
 @converter("aten.inner")
 def inner(node: Node, a: Value, b: Value) -> Tensor:
-    """The sums of products along the last axes of both."""
+    """Return the sums of products along the last axes of both operands."""
     x, y = wide(tensor(a)), wide(tensor(b))
     if not x.ndim or not y.ndim:
         return ops.cast(ops.multiply(x, y), node.dtype)
@@ -133,8 +136,7 @@ def trilinear(
     summed: tuple[int, ...],
     unroll: int = 1,
 ) -> Tensor:
-    """The sum of products of three tensors, each without some of all axes, as products of
-    matrices."""
+    """Sum the products of three tensors, each of which lacks some axes, as matrix products."""
     axes = range(len(a.shape) + len(new_a))
     names = [
         "".join(chr(ord("a") + axis) for axis in axes if axis not in gone)

@@ -1,4 +1,4 @@
-"""Converters of Fourier transforms: whole ones, and of frames of a signal."""
+"""Converters of Fourier transforms of whole tensors and of frames of a signal."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..registry import complex_converter, converter
 
 
 def _size(node: Node, n: Any) -> int:
-    """A fixed length of a transform."""
+    """Return the length of a transform, which must be fixed and at least 1."""
     if isinstance(n, Expression) or n < 1:
-        raise node.unsupported(f"a transform of {n} elements: the length is fixed and above 0")
+        raise node.unsupported(f"a transform of {n} elements: the length must be fixed and above 0")
     check_length(node, n)
     return int(n)
 
 
 def _scale(mode: int, sizes: Sequence[int]) -> float:
-    """What a transform without a factor is multiplied by: modes are none, the root, the number."""
+    """Return the factor of a transform. The modes are no factor, 1 / sqrt(count) and 1 / count."""
     count = math.prod(sizes)
     return (1.0, 1 / math.sqrt(count), 1 / count)[mode]
 
@@ -38,7 +38,7 @@ def _scaled(x: Tensor, by: float) -> Tensor:
 
 
 def _last(x: Tensor, axis: int) -> Tensor:
-    """x with an axis as the last."""
+    """Return x with an axis moved to the end."""
     return x if axis == x.ndim - 1 else ops.moveaxis(x, axis, -1)
 
 
@@ -47,7 +47,7 @@ def _back(x: Tensor, axis: int) -> Tensor:
 
 
 def _along(node: Node, x: Complex, axis: int, forward: bool) -> Complex:
-    """The transform along an axis, without a factor."""
+    """Return the transform along an axis, without a factor."""
     n = _size(node, x.shape[axis])
     parts = tuple(_last(each, axis) for each in x.parts)
     real, imag = transformed(parts, n, n, not forward, 2)
@@ -67,7 +67,8 @@ def fft_c2c(node: Node, x: Complex, axes: tuple[int, ...], mode: int, forward: b
 @converter("aten._fft_r2c")
 @complex_converter("aten._fft_r2c")
 def fft_r2c(node: Node, x: Value, axes: tuple[int, ...], mode: int, onesided: bool) -> Complex:
-    """The transform of real numbers: along the last of the axes the half that says all, or all."""
+    """Transform real numbers. Along the last of the axes, return the non-redundant half or all
+    frequencies."""
     signal = tensor(x)
     axes = normal_axes(node, axes, signal.ndim)
     sizes = [_size(node, signal.shape[axis]) for axis in axes]
@@ -83,7 +84,7 @@ def fft_r2c(node: Node, x: Value, axes: tuple[int, ...], mode: int, onesided: bo
 
 @complex_converter("aten._fft_c2r")
 def fft_c2r(node: Node, x: Complex, axes: tuple[int, ...], mode: int, length: Any) -> Tensor:
-    """The inverse of `_fft_r2c`, with `length` points along the last of the axes."""
+    """Invert `_fft_r2c`, with `length` points along the last of the axes."""
     axes = normal_axes(node, axes, len(x.shape))
     n, last = _size(node, length), axes[-1]
     by = _scale(mode, [*(_size(node, x.shape[axis]) for axis in axes[:-1]), n])
@@ -106,7 +107,7 @@ def stft(
     onesided: bool | None = None,
     return_complex: bool | None = None,
 ) -> Any:
-    """The transforms of windowed frames: (..., frequencies, frames)."""
+    """Return the transforms (..., frequencies, frames) of windowed frames."""
     n, parts = _size(node, n), _parts(x)
     hop = n // 4 if hop is None else hop
     lead, size = parts[0].shape[:-1], parts[0].shape[-1]
@@ -128,13 +129,13 @@ def _parts(x: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _frames(x: Tensor, n: int, hop: int, shape: tuple[Any, ...]) -> Tensor:
-    """Frames of n elements along the last axis of a signal, `hop` apart."""
+    """Return frames of n elements along the last axis of a signal, `hop` apart."""
     columns = ops.reshape(x, (-1, x.shape[-1], 1, 1))
     return ops.reshape(ops.sliding_windows(columns, (n, 1), (hop, 1)), shape)
 
 
 def _window(node: Node, window: Any, n: int, length: int | None, dtype: str) -> Value | None:
-    """A window with zeros around it up to n elements; None if it is 1 all over."""
+    """Return a window padded with zeros to n elements, or None if the window is all ones."""
     if isinstance(window, Complex):
         raise node.unsupported("a complex window")
     size = n if length is None else length
@@ -163,8 +164,8 @@ def istft(
     size: Any = None,
     return_complex: bool = False,
 ) -> Any:
-    """The signal of frames' transforms (..., frequencies, frames): the sum of the windowed frames
-    by that of the squared windows."""
+    """Return the signal of the frames with transforms (..., frequencies, frames): the sum of the
+    windowed frames, divided by the sum of the squared windows."""
     n = _size(node, n)
     hop = n // 4 if hop is None else hop
     lead, frames = x.shape[:-2], x.shape[-1]
@@ -192,7 +193,7 @@ def istft(
 
 
 def _summed(frames: Tensor, hop: int) -> Tensor:
-    """Frames (batch, frames, n), `hop` apart, summed where they overlap: (batch, length)."""
+    """Sum frames (batch, frames, n), `hop` apart, where they overlap: (batch, length)."""
     batch, count, n = frames.shape
     columns = ops.reshape(frames, (batch, count, 1, n, 1, 1))
     total = n + hop * (count - 1)
@@ -200,7 +201,7 @@ def _summed(frames: Tensor, hop: int) -> Tensor:
 
 
 def _summed_windows(by: Any, n: int, frames: int, hop: int, dtype: str) -> Tensor:
-    """The sums of squared windows that signals of frames are divided by."""
+    """Return the sums of squared windows by which signals of frames are divided."""
     if isinstance(by, Tensor):
         squared = ops.broadcast_to(ops.multiply(by, by), (1, frames, n))
         return ops.reshape(_summed(squared, hop), (-1,))
@@ -212,5 +213,5 @@ def _summed_windows(by: Any, n: int, frames: int, hop: int, dtype: str) -> Tenso
 
 
 def _required(x: Tensor | None) -> Tensor:
-    assert x is not None, "two parts were asked for"
+    assert x is not None, "two parts were requested"
     return x

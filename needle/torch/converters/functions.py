@@ -1,4 +1,4 @@
-"""Converters of functions of one tensor, and of two, that have an op of needle's."""
+"""Converters of functions of one or two tensors. Most of them are a single needle op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..operands import cast, computed
 from ..program import Node
 from ..registry import converter
 
-# Of one tensor, in the dtype of the result: integers and bools become floats.
+# Functions of one tensor, computed in the dtype of the result: integers and bools become floats.
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": ops.abs,
     "acos": ops.acos,
@@ -58,7 +58,7 @@ def function(node: Node, x: Value) -> Tensor:
 
 @converter("aten.sign", "aten.sgn", "prims.sign")
 def sign(node: Node, x: Value) -> Tensor:
-    """The sign; NaN has 0."""
+    """Return the sign, which is 0 for NaN."""
     given = cast(x, node.dtype)
     if node.dtype == "bool":
         return given
@@ -85,7 +85,8 @@ def log_add_exp(node: Node, x: Any, y: Any) -> Tensor:
 
 @converter("aten.hypot", "prims.hypot")
 def hypot(node: Node, x: Any, y: Any) -> Tensor:
-    """sqrt(x * x + y * y) by the ratio to the larger one, so that no square overflows."""
+    """Return sqrt(x * x + y * y), computed from the ratio to the larger operand so that no square
+    overflows."""
 
     def length(a: Tensor, b: Tensor) -> Tensor:
         a, b = ops.abs(a), ops.abs(b)
@@ -100,14 +101,14 @@ def hypot(node: Node, x: Any, y: Any) -> Tensor:
 
 @converter("aten.ldexp")
 def load_exponent(node: Node, x: Any, exponent: Any) -> Tensor:
-    """x times a power of 2 that is itself rounded to the result's dtype, as PyTorch has it."""
+    """Return x times a power of 2 that is itself rounded to the result's dtype, as in PyTorch."""
     powers = ops.exp2(cast(exponent, node.dtype))
     return ops.multiply(cast(x, node.dtype), powers)
 
 
 @converter("aten.angle")
 def angle(node: Node, x: Value) -> Tensor:
-    """The angle of a real number: pi below 0."""
+    """Return the angle of a real number: pi below 0, else 0."""
     given = cast(x, node.dtype)
     turned = ops.where(ops.less(given, 0), math.pi, 0.0)
     return ops.where(ops.isnan(given), given, ops.cast(turned, node.dtype))
@@ -115,7 +116,8 @@ def angle(node: Node, x: Value) -> Tensor:
 
 @converter("aten.gcd", "prims.gcd")
 def greatest_common_divisor(node: Node, x: Value, other: Value) -> Tensor:
-    """Euclid's algorithm with as many steps as numbers of the dtype may need."""
+    """Run Euclid's algorithm with the largest number of steps that numbers of the dtype may
+    need."""
     a, b = (ops.abs(cast(each, node.dtype)) for each in (x, other))
 
     def step(state: tuple[Tensor, Tensor], _: None) -> tuple[tuple[Tensor, Tensor], None]:
@@ -123,14 +125,14 @@ def greatest_common_divisor(node: Node, x: Value, other: Value) -> Tensor:
         done = ops.equal(b, 0)
         return (ops.where(done, a, b), ops.fmod(a, ops.where(done, 1, b))), None
 
-    both = ops.add(a, ops.multiply(b, 0)), ops.add(b, ops.multiply(a, 0))  # of the result's shape
+    both = ops.add(a, ops.multiply(b, 0)), ops.add(b, ops.multiply(a, 0))  # in the result's shape
     (divisor, _), _ = scan(step, both, length=math.ceil(np.iinfo(node.dtype).bits * 1.45))
     return divisor
 
 
 @converter("aten.sinc")
 def sinc(node: Node, x: Value) -> Tensor:
-    """sin(pi x) / (pi x), and 1 at 0."""
+    """Return sin(pi x) / (pi x), and 1 at 0."""
 
     def of(x: Tensor) -> Tensor:
         zero = ops.equal(x, 0)
@@ -142,7 +144,7 @@ def sinc(node: Node, x: Value) -> Tensor:
 
 @converter("aten.xlogy", "aten.special_xlog1py")
 def times_logarithm(node: Node, x: Any, y: Any) -> Tensor:
-    """x * log(y), or x * log(1 + y), and 0 where x is 0, unless y is NaN."""
+    """Return x * log(y), or x * log(1 + y), and 0 where x is 0, unless y is NaN."""
     is_plain = node.operator.startswith("aten.xlogy")
     logarithm, end = (ops.log, 0.0) if is_plain else (ops.log1p, -1.0)
 

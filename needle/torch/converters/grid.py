@@ -1,4 +1,4 @@
-"""Converters of images read at points of a grid."""
+"""Converters of operators that sample images at the points of a grid."""
 
 from __future__ import annotations
 

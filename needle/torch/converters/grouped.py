@@ -1,4 +1,4 @@
-"""Converters of matmuls by groups, as in a mixture of experts."""
+"""Converters of grouped matmuls, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def grouped_mm(
     bias: Value | None = None,
     dtype: str | None = None,
 ) -> Tensor:
-    """Products of the parts of two tensors. Where one has two axes, its rows, its columns or what
-    is summed is in groups, of which group g ends before `offsets[g]`."""
+    """Multiply groups of two tensors. If an operand has two axes, its rows, its columns or the
+    summed axis are divided into groups; group g ends before `offsets[g]`."""
     if bias is not None:
         raise node.unsupported("a bias")
     ends = None if offsets is None else tensor(offsets)
@@ -42,12 +42,13 @@ def grouped_mm(
 
 
 def _groups(ends: Tensor, count: Any) -> Tensor:
-    """The number of the group of each of `count` rows: how many groups end before it."""
+    """Return the group number of each of `count` rows: the number of groups that end before it."""
     row = ops.reshape(ops.arange(count, dtype="int64"), (count, 1))
     ended = ops.less_equal(ops.cast(ends, "int64"), row)
     return ops.sum(ops.cast(ended, "int64"), 1)
 
 
 def _rows(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Rows (S, K) times the matrix of their group (G, K, N); rows behind the last group are 0."""
+    """Multiply rows (S, K) by the matrices (G, K, N) of their groups. Rows after the last group are
+    0."""
     return ops.grouped_matmul(rows, matrices, _groups(ends, rows.shape[0]))

@@ -1,4 +1,4 @@
-"""Converters of operators that read and write elements by index: index, index_put, gather."""
+"""Converters of operators that read or write elements by index: index, index_put, gather."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .index_helpers import (
 def index(node: Node, x: Value, indices: tuple[Value | None, ...]) -> Tensor:
     if any(each is not None and is_mask(each) for each in indices):
         raise node.unsupported(
-            "a mask as an index, for which the number of true elements decides the result's shape: "
-            "choose by torch.where"
+            "a mask as an index, because its number of true elements decides the result's shape: "
+            "select with torch.where"
         )
     return ops.getitem(tensor(x), index_key(indices))
 
@@ -61,8 +61,8 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Rows of a weight. That of `padding_idx` gets no gradient, and with `scale_grad_by_freq` those
-    of others are divided by how often the indices name the row."""
+    """Return rows of a weight. The row `padding_idx` gets no gradient. With `scale_grad_by_freq`,
+    the gradient of each row is divided by the number of indices that name it."""
     rows, places = tensor(weight), index_tensor(indices)
     found = ops.take(rows, places, 0)
     if not state.grad:
@@ -143,7 +143,7 @@ def index_put(
         return of_flags(base, how, lambda base: _at_mask(node, base, indices, source, accumulate))
     write = ops.add_at if accumulate else ops.set_at
     key = index_key(indices)
-    if all(same(n, 1) for n in source.shape):  # also for an index of no elements
+    if all(same(n, 1) for n in source.shape):  # also if the index has no elements
         source = ops.reshape(source, ())
     return of_flags(base, how, lambda base: write(base, key, source))
 
@@ -151,12 +151,12 @@ def index_put(
 def _at_mask(
     node: Node, x: Tensor, indices: tuple[Value | None, ...], source: Tensor, accumulate: bool
 ) -> Tensor:
-    """x where a mask, the only index, is false, and `source`, which is one element along the axes
-    of the mask, where it is true."""
+    """Return x where a mask, the only index, is false, and `source` where it is true. `source` has
+    one element along the axes of the mask."""
     (at,) = [i for i, each in enumerate(indices) if each is not None][:1]
     given = indices[at]
     if given is None or sum(each is not None for each in indices) > 1:
-        raise node.unsupported("a mask beside another index")
+        raise node.unsupported("a mask together with another index")
     mask = cast(given, "bool")
     behind = x.ndim - at - mask.ndim
     mask = ops.reshape(mask, (*mask.shape, *[1] * behind))

@@ -1,4 +1,4 @@
-"""Helpers of the converters that read and write elements by index."""
+"""Helpers of the converters that read or write elements by index."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ..program import Node
 
 
 def index_tensor(value: Value) -> Tensor:
-    """A value as indices: int64 or int32."""
+    """Return a `value` as indices of int64 or int32."""
     found = tensor(value)
     return found if found.dtype in ("int64", "int32") else ops.cast(found, "int64")
 
 
 def line(x: Value) -> Tensor:
-    """A tensor of no axis as one of one element; any other as it is."""
+    """Return a tensor `x` without axes with one axis of one element; other tensors are
+    unchanged."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
 
@@ -32,11 +33,11 @@ def is_mask(index: Value) -> bool:
 
 
 def index_key(indices: tuple[Value | None, ...]) -> tuple[Any, ...]:
-    """The key of indices for the first axes, of which None takes a whole one."""
+    """Return the key of `indices` for the first axes. None stands for a whole axis."""
     return tuple(slice(None) if each is None else index_tensor(each) for each in indices)
 
 
-# What needle's ops call a reduction.
+# The reductions' names in needle's ops.
 _HOW = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul"} | {
     "amax": "max",
     "amin": "min",
@@ -44,7 +45,7 @@ _HOW = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "m
 
 
 def of_flags(x: Tensor, how: str, write: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `write` makes of x; of int32 for a reduction of booleans."""
+    """Apply `write` to `x`. If `how` is a reduction, booleans are reduced in int32."""
     if x.dtype != "bool" or how == "set":
         return write(x)
     return ops.cast(write(ops.cast(x, "int32")), "bool")
@@ -57,7 +58,7 @@ def reduction(node: Node, reduce: str) -> str:
 
 
 def neutral(how: str, dtype: str) -> Any:
-    """The number that a reduction leaves out."""
+    """Return the neutral element of the reduction `how` in `dtype`."""
     if how == "add":
         return 0
     if how == "mul":
@@ -71,7 +72,7 @@ def neutral(how: str, dtype: str) -> Any:
 
 
 def divided(total: Tensor, counts: Tensor) -> Tensor:
-    """A sum by how many were added (at least one)."""
+    """Divide a sum (`total`) by the number of its terms, `counts` (0 counts as 1)."""
     counts = ops.where(ops.equal(counts, 0), 1, counts)
     if category(total.dtype) == "float":
         return ops.divide(total, ops.cast(counts, total.dtype))
@@ -79,20 +80,21 @@ def divided(total: Tensor, counts: Tensor) -> Tensor:
 
 
 def put_slices(node: Node, x: Value, axis: int, index: Value, source: Tensor, how: str) -> Tensor:
-    """x with slices along an axis, which `source` holds or is one number for, at an index."""
+    """Write slices of `source`, or one number, into `x` at an `index` along an `axis`. `how` is
+    "set" or a reduction; errors name the `node`."""
     found, places = line(x), line(index_tensor(index))
     axis = normal_axis(node, axis, found.ndim)
     shape = (*found.shape[:axis], places.shape[0], *found.shape[axis + 1 :])
     if source.ndim and not same(source.shape, shape):
-        source = ops.reshape(source, shape)  # an axis that is left out
+        source = ops.reshape(source, shape)  # inserts an omitted axis
     source = cast(source, "int32" if found.dtype == "bool" and how != "set" else found.dtype)
     made = of_flags(found, how, lambda base: ops.put(base, places, source, axis, how))
     return ops.reshape(made, shape_of(x))
 
 
 def masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """x with the rows of `source`, one after the other, where a mask, whose last axes are those of
-    a row and 1, is true."""
+    """Write the rows of `source` in order into `x` where a `mask` is true. The last axes of the
+    mask are those of a row and have extent 1."""
     lead = mask.ndim - (source.ndim - 1)
     flags = ops.reshape(mask, (-1,))
     last = source.shape[0] - 1

@@ -1,4 +1,4 @@
-"""Converters of operators that join tensors, repeat them, and take them apart."""
+"""Converters of operators that join, repeat and split tensors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..operands import cast
 from ..program import Node
 from ..registry import converter
 
-_SLICED = 8  # parts
+_SLICED = 8  # most parts that are taken as slices
 
 
 @converter("aten.cat", "aten.concat", "aten.concatenate")
 def cat(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
-    """The parts in their common dtype; those of shape (0,) fit beside all others."""
+    """Join the parts in their common dtype. Parts of shape (0,) are ignored if there are others."""
     some = [each for each in parts if not same(shape_of(each), (0,))] or [*parts[:1]]
     joined = [cast(each, node.dtype) for each in some]
     return ops.concat(joined, axis) if len(joined) > 1 else joined[0]
@@ -32,7 +32,7 @@ def stack(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
 @converter("aten.unsafe_split_with_sizes", "aten.split_copy", "aten.split_with_sizes_copy")
 @converter("aten.chunk", "aten.unsafe_chunk")
 def split(node: Node, x: Value, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """Parts along an axis, of the extents that PyTorch says."""
+    """Split along an axis into parts with the extents that PyTorch recorded."""
     found = tensor(x)
     axis = normal_axis(node, axis, found.ndim)
     extents = [node.result(i).shape[axis] for i in range(len(node.results))]
@@ -41,7 +41,8 @@ def split(node: Node, x: Value, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]
 
 @converter("aten.unbind.int", "aten.unbind_copy.int")
 def unbind(node: Node, x: Value, axis: int = 0) -> tuple[Tensor, ...]:
-    """A few parts are slices, which the operators that read them can take from `x` itself."""
+    """Split x into its elements along an axis. A few parts become slices, which their readers can
+    take from `x` itself."""
     found = tensor(x)
     axis, count = normal_axis(node, axis, found.ndim), len(node.results)
     if not 0 < count <= _SLICED:
@@ -56,6 +57,7 @@ def repeat(node: Node, x: Value, times: tuple[Any, ...]) -> Tensor:
 
 @converter("aten.repeat_interleave.Tensor")
 def repeated_places(node: Node, times: Value, output_size: Any = None) -> Tensor:
-    """0 as often as the first number says, then 1, and so on; `output_size` is their sum."""
+    """Return 0 repeated `times[0]` times, then 1 repeated `times[1]` times, and so on.
+    `output_size` is the sum of `times`."""
     ends = ops.cumsum(cast(times, "int64"), 0)
     return cast(ops.searchsorted(ends, ops.arange(node.shape[0]), True), node.dtype)

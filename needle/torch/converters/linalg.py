@@ -1,4 +1,5 @@
-"""Converters of linear algebra, by LAPACK on the host: eager code alone, as `needle.linalg` is."""
+"""Converters of linear algebra. They use LAPACK on the host and run only eagerly, like
+`needle.linalg`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ..registry import converter
 
 
 def _no_errors(node: Node, index: int) -> Tensor:
-    """LAPACK's numbers of errors: 0 for every matrix, as needle raises them."""
+    """Return LAPACK's error codes: 0 for every matrix, because needle raises errors."""
     wanted = node.result(index)
     zero = Tensor(0, dtype=wanted.dtype, requires_grad=False)
     return ops.broadcast_to(zero, wanted.shape)
@@ -25,7 +26,7 @@ def _no_errors(node: Node, index: int) -> Tensor:
 
 @converter("aten._linalg_det", "aten.linalg_det")
 def det(node: Node, x: Value) -> Any:
-    """(determinant, and the factors, which no other operator of PyTorch's takes)."""
+    """Return the determinant, and None for the factors, which no other PyTorch operator reads."""
     found = linalg.det(tensor(x))
     return (found, None, None) if node.several else found
 
@@ -43,7 +44,7 @@ def inv(node: Node, x: Value, check_errors: bool = False) -> Any:
 
 @converter("aten._linalg_solve_ex", "aten.linalg_solve_ex", "aten.linalg_solve")
 def solve(node: Node, a: Value, b: Value, left: bool = True, check_errors: bool = False) -> Any:
-    """x with a @ x = b, or x @ a = b if not `left`."""
+    """Return x with a @ x = b, or x @ a = b if not `left`."""
     system, right = tensor(a), tensor(b)
     vector = right.ndim == 1 or (right.ndim == system.ndim - 1 and right.shape == system.shape[:-1])
     right = ops.unsqueeze(right, -1) if vector else right
@@ -60,14 +61,14 @@ def solve(node: Node, a: Value, b: Value, left: bool = True, check_errors: bool 
 
 @converter("aten.linalg_cholesky_ex", "aten.linalg_cholesky", "aten.cholesky")
 def cholesky(node: Node, x: Value, upper: bool = False, check_errors: bool = False) -> Any:
-    """PyTorch reads one triangle alone."""
+    """Factorize the matrix that one triangle of x defines; PyTorch reads only that triangle."""
     found = linalg.cholesky(_mirrored(tensor(x), upper), upper)
     return (found, _no_errors(node, 1)) if node.several else found
 
 
 def _mirrored(x: Tensor, upper: bool) -> Tensor:
-    """The symmetric matrices that have one triangle of x. The gradient is that of x if it is
-    symmetric, and symmetric itself, as PyTorch's."""
+    """Return the symmetric matrices that one triangle of x defines. The gradient is PyTorch's: it
+    is symmetric, and for a symmetric x it is the gradient of x."""
     half = ops.triu(x) if upper else ops.tril(x)
     other = ops.triu(x, 1) if upper else ops.tril(x, -1)
     return ops.add(x, ops.detach(ops.subtract(ops.add(half, ops.transpose(other)), x)))
@@ -124,7 +125,7 @@ def triangular_solve(
     transposed: bool = False,
     unitriangular: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(solution, the matrices)."""
+    """Return the solution and the matrices."""
     system = tensor(a)
     half = ops.triu(system) if upper else ops.tril(system)
     turned = ops.transpose(half) if transposed else half
@@ -133,8 +134,8 @@ def triangular_solve(
 
 
 def _triangular(a: Tensor, b: Tensor, upper: bool, left: bool, ones: bool) -> Tensor:
-    """x with a @ x = b (x @ a = b if not `left`), of one triangle of a, with `ones` on its
-    diagonal in place of a's."""
+    """Return x with a @ x = b (x @ a = b if not `left`) for one triangle of a. With `ones`, the
+    diagonal is taken to be 1."""
     half = ops.triu(a, int(ones)) if upper else ops.tril(a, -int(ones))
     if ones:
         half = ops.add(half, ops.eye(a.shape[-1], dtype=a.dtype))
@@ -163,8 +164,8 @@ def cholesky_inverse(node: Node, factor: Value, upper: bool = False) -> Tensor:
 def lstsq(
     node: Node, a: Value, b: Value, rcond: Number | None = None, driver: str | None = None
 ) -> tuple[Tensor | None, ...]:
-    """(solution, residuals, rank, singular values): of a matrix of full rank, the residuals of more
-    rows than columns alone."""
+    """Return the solution of a least-squares problem of full rank, and its residuals if the matrix
+    has more rows than columns. The other results (rank, singular values) are None."""
     x, y = tensor(a), tensor(b)
     found = linalg.lstsq(x, y, rcond)
     rows, columns = x.shape[-2:]
@@ -172,13 +173,14 @@ def lstsq(
     return found.solution, found.residuals if drawn else None, None, None
 
 
-# The least degree of Taylor's series whose remainder at norm 1/2 is below the last bit
+# The least degree of the Taylor series whose remainder at norm 1/2 is below the last bit
 _DEGREE = {"float64": 14}
 
 
 @converter("aten.linalg_matrix_exp")
 def matrix_exp(node: Node, x: Value) -> Tensor:
-    """Taylor's series of a matrix halved until its norm is small, and squared as often."""
+    """Compute the Taylor series of a matrix that is halved until its norm is small, then square the
+    result once per halving."""
     wider = tensor(x)
     if is_half(wider.dtype):
         raise node.unsupported(f"of {wider.dtype}, for which PyTorch's result is often NaN")
@@ -202,7 +204,8 @@ def matrix_exp(node: Node, x: Value) -> Tensor:
 def pinv(
     node: Node, x: Value, atol: Any = None, rtol: Any = None, hermitian: bool = False
 ) -> Tensor:
-    """The limit of singular values that count is relative to the largest one."""
+    """Return the pseudoinverse. Singular values below a limit relative to the largest one are
+    dropped."""
     if any(isinstance(each, Tensor) and state.trace is None for each in (atol, rtol)):
         atol, rtol = (each.numpy() if isinstance(each, Tensor) else each for each in (atol, rtol))
     if any(isinstance(each, Tensor) for each in (atol, rtol)):

@@ -1,4 +1,4 @@
-"""Converters of normalisations."""
+"""Converters of normalizations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def layer_norm(
 
 
 def _normalized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    """Like `ops.normalize`, for any eps and extent."""
+    """Normalize like `ops.normalize`, for any eps and extent."""
     centred = ops.subtract(x, ops.mean(x, axes, True))
     variance = ops.mean(ops.square(centred), axes, True)
     return ops.multiply(centred, ops.rsqrt(ops.add_scalar(variance, eps)))
@@ -58,7 +58,7 @@ def native_layer_norm(
     bias: Value | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(the normalised x, its mean, 1 / its deviation)."""
+    """Return the normalized x, its mean, and 1 / its standard deviation."""
     source = wide(x)
     made = layer_norm(node, source, shape, weight, bias, eps)
     return made, *_moments(node, source, tuple(range(-len(shape), 0)), eps)
@@ -67,7 +67,7 @@ def native_layer_norm(
 def _moments(
     node: Node, source: Tensor, axes: tuple[int, ...], eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The mean and 1 / the deviation, which a node returns beside what it normalised."""
+    """Return the mean and 1 / the standard deviation, the other results of a norm's node."""
     inverse = ops.rsqrt(ops.add_scalar(ops.var(source, axes, True), eps))
     mean = ops.mean(source, axes, True)
     return tuple(  # type: ignore[return-value]
@@ -111,7 +111,7 @@ def native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(the normalised x, the mean of each group, 1 / its deviation)."""
+    """Return the normalized x, the mean of each group, and 1 / its standard deviation."""
     source = wide(x)
     made = group_norm(node, source, groups, weight, bias, eps)
     grouped = ops.reshape(source, (batch, groups, channels // groups * positions))
@@ -126,7 +126,7 @@ def rms_norm(
     weight: Value | None = None,
     eps: float | None = None,
 ) -> Any:
-    """x over the root of its mean square; `_fused_rms_norm` also returns 1 over that root."""
+    """Divide x by the root of its mean square. `_fused_rms_norm` also returns 1 / the root."""
     source = wide(x)
     w = _optional(weight, source.dtype)
     if eps is None:
@@ -154,7 +154,7 @@ def _by_statistics(
     variance: Value,
     eps: float,
 ) -> Tensor:
-    """Batch norm by given statistics."""
+    """Apply batch norm with given statistics."""
     source = wide(x)
     m, v = (cast(each, source.dtype) for each in (mean, variance))
     w, b = (_optional(each, source.dtype) for each in (weight, bias))
@@ -186,7 +186,8 @@ def own_statistics(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(batch norm by the statistics of the batch, their mean, 1 / their deviation)."""
+    """Apply batch norm with the statistics of the batch. Return the result, the mean, and 1 / the
+    standard deviation."""
     made, mean, variance = _trained(node, x, weight, bias, eps)
     return made, *_saved(node, mean, variance, eps)
 
@@ -203,7 +204,8 @@ def batch_norm_training(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """(result, mean, 1 / deviation, new running mean, new running variance)."""
+    """Return the result, the mean, 1 / the standard deviation, the new running mean, and the new
+    running variance."""
     if not training:
         made = _by_statistics(node, x, weight, bias, running_mean, running_variance, eps)
         nothing = ops.cast(tensor(running_mean)[:0], node.result(1).dtype)
@@ -223,7 +225,8 @@ def batch_norm_training(
 def _trained(
     node: Node, x: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(batch norm by the statistics of the batch, their mean, their biased variance)."""
+    """Apply batch norm with the statistics of the batch. Return the result, the mean, and the
+    biased variance."""
     source = wide(x)
     channels = source.shape[1]
     w, b = (_optional(each, source.dtype) for each in (weight, bias))
@@ -239,7 +242,7 @@ def _saved(node: Node, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tens
 
 
 def _tracked(running: Value, batch: Tensor, momentum: float) -> Tensor:
-    """The running statistic after a batch."""
+    """Return a running statistic after a batch."""
     old = tensor(running)
     kept = ops.mul_scalar(ops.cast(old, batch.dtype), 1 - momentum)
     return ops.cast(ops.add(kept, ops.mul_scalar(batch, momentum)), old.dtype)

@@ -18,13 +18,15 @@ Pairs = list[tuple[Any, Any]]
 
 
 def pairs(pad: tuple[Any, ...], ndim: int) -> Pairs:
-    """PyTorch's widths, the last axis first, as a pair for each axis."""
+    """Convert PyTorch's widths `pad`, last axis first, to a (low, high) pair for each of `ndim`
+    axes."""
     found = [*zip(pad[::2], pad[1::2], strict=True)][::-1]
     return [(0, 0)] * (ndim - len(found)) + found
 
 
 def cropped(x: Tensor, sides: Pairs) -> tuple[Tensor, Pairs]:
-    """x without what negative widths cut off, and the widths that remain."""
+    """Crop `x` by the negative widths of `sides`. Return the rest, and the widths with 0 in place
+    of the negative ones."""
     rest = []
     for axis, (low, high) in enumerate(sides):
         n = x.shape[axis]
@@ -64,7 +66,7 @@ def _bordered(x: Value, pad: tuple[Any, ...], mode: str) -> Tensor:
     found = tensor(x)
     sides = pairs(pad, found.ndim)
     count = len(pad) // 2
-    if mode != "circular" and min(pad) < 0:  # what is cut off may be repeated on the other side
+    if mode != "circular" and min(pad) < 0:  # cropped elements may be repeated on the other side
         for axis, (low, high) in enumerate(sides[-count:], found.ndim - count):
             n = found.shape[axis]
             at = np.arange(-low, n + high)
@@ -76,6 +78,6 @@ def _bordered(x: Value, pad: tuple[Any, ...], mode: str) -> Tensor:
 
 
 def _reflected(at: np.ndarray, n: int) -> np.ndarray:
-    """Places beyond an axis of extent n, reflected at its ends."""
+    """Reflect positions beyond an axis of extent n at its ends."""
     at = np.abs(at)
     return np.where(at >= n, 2 * (n - 1) - at, at)

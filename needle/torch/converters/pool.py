@@ -1,4 +1,4 @@
-"""Converters of pools."""
+"""Converters of pooling."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _MEAN: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: 
 
 
 def _axes(node: Node) -> int:
-    """The number of axes of an operator's windows, which is in its name: "aten.max_pool2d"."""
+    """Return the number of axes of an operator's windows from its name, such as
+    "aten.max_pool2d"."""
     found = re.search(r"([123])d", node.operator)
-    assert found is not None, "converters of pools are registered for names with a number"
+    assert found is not None, "converters of pooling are registered for names with a number"
     return int(found[1])
 
 
@@ -108,7 +109,7 @@ def avg_pool(
 
 
 def _summed(x: Tensor, window: Any, ceil_mode: bool) -> Tensor:
-    """The sums of windows; those of integers are float64."""
+    """Return the sums of windows; sums of integers are float64."""
     if x.ndim == 3:  # an image of one row
         kernel, stride, padding = ((n, *each) for n, each in zip((1, 1, 0), window, strict=True))
         rows = F.avg_pool2d(ops.unsqueeze(x, 2), kernel, stride, padding, ceil_mode, True, 1)
@@ -117,14 +118,14 @@ def _summed(x: Tensor, window: Any, ceil_mode: bool) -> Tensor:
 
 
 def _divided(summed: Tensor, by: Any, dtype: str) -> Tensor:
-    """Sums of a dtype divided; those of integers, which are float64, are cut off."""
+    """Divide sums of a dtype. Quotients of integer sums, which are float64, are truncated."""
     if is_floating(dtype):
         return ops.divide(summed, by)
     return ops.cast(ops.trunc(ops.divide(ops.round(summed), by)), dtype)
 
 
 def _counts(extents: Any, results: Any, window: Any, with_padding: bool) -> Tensor:
-    """How many elements count of each window, along all axes together."""
+    """Return the number of counted elements of each window, along all axes together."""
     counts: Any = None
     for n, m, k, s, p in zip(extents, results, *window, strict=True):
         low, high = (-p, p) if with_padding else (0, 0)
@@ -158,7 +159,7 @@ def adaptive_avg_pool(node: Node, x: Value, size: Any) -> Tensor:
 
 
 def _of_windows(seen: Tensor) -> tuple[int, ...]:
-    """The axes of the elements of windows, in what `gathered` made."""
+    """Return the axes of the elements of windows in a result of `gathered`."""
     return tuple(range(3, seen.ndim, 2))
 
 
@@ -178,7 +179,8 @@ def adaptive_max_pool(node: Node, x: Value, size: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fractional(sample: Tensor, n: Any, m: Any, k: int) -> Tensor:
-    """Where m windows of k among n elements begin, for samples (N, C): (N, C, m)."""
+    """Return the first positions (N, C, m) of m windows of k elements among n, for samples (N,
+    C)."""
     step = Tensor(np.array(n - k, sample.dtype) / np.array(max(m - 1, 1), sample.dtype))
     sample = ops.unsqueeze(sample, -1)
     at = ops.multiply(ops.add(ops.arange(m, dtype=sample.dtype), sample), step)
@@ -188,7 +190,8 @@ def _fractional(sample: Tensor, n: Any, m: Any, k: int) -> Tensor:
 
 
 def _taps_last(seen: Tensor) -> Tensor:
-    """What `gathered` made, (N, C, size, longest, ...), as (N, C, sizes, elements of a window)."""
+    """Rearrange a result of `gathered` (N, C, size, longest, ...) to (N, C, sizes, elements of a
+    window)."""
     longest = _of_windows(seen)
     sizes = tuple(axis - 1 for axis in longest)
     turned = ops.permute(seen, (0, 1, *sizes, *longest))
@@ -200,7 +203,8 @@ def _taps_last(seen: Tensor) -> Tensor:
 def fractional_max_pool(
     node: Node, x: Value, kernel: Any, size: Any, samples: Value
 ) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows that begin where samples (N, C, axes) say (Graham 2014)."""
+    """Return the largest elements of windows whose positions depend on samples (N, C, axes) (Graham
+    2014)."""
     count, drawn = _axes(node), tensor(samples)
     sizes, kernels = each_axis(size, count), each_axis(kernel, count)
 
@@ -209,7 +213,7 @@ def fractional_max_pool(
             raise node.unsupported("an input without elements")
         lead, flat = batch.shape[:2], tensor(np.zeros((), np.int64))
         for axis, (n, m, k) in enumerate(zip(batch.shape[2:], sizes, kernels, strict=True)):
-            # PyTorch takes the samples of two axes in the order (columns, rows).
+            # PyTorch's samples of two axes have the order (columns, rows).
             sample = drawn[..., count - 1 - axis if count == 2 else axis]
             first = _fractional(sample, n, m, k)
             places = ops.add(ops.unsqueeze(first, -1), ops.arange(k, dtype="int64"))
@@ -229,8 +233,8 @@ def fractional_max_pool(
 def max_unpool(
     node: Node, x: Value, indices: Value, size: Any, stride: Any = (), padding: Any = ()
 ) -> Tensor:
-    """Zeros, with the elements of x (N, C, ...) at their places in each flattened image. `size` has
-    all that strides and padding say."""
+    """Write the elements of x (N, C, ...) at their positions in each flattened image of zeros.
+    `size` is the images' size; strides and padding are not needed."""
     found, places = tensor(x), tensor(indices)
     count = len(size)
     images, whole = prod(found.shape[:-count]), prod(size)

@@ -1,4 +1,4 @@
-"""Converters of operators that move elements, and of those that replace a part of a tensor."""
+"""Converters of operators that move elements or replace a part of a tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..registry import converter
 from .index_helpers import index_tensor, line
 from .views import part_of
 
-_FARTHEST = 1 << 31  # a diagonal beyond those of any matrix
+_FARTHEST = 1 << 31  # a diagonal outside any matrix
 
 
 @converter("aten.flip")
@@ -23,7 +23,7 @@ def flip(node: Node, x: Value, axes: tuple[int, ...]) -> Tensor:
 
 @converter("aten.roll")
 def roll(node: Node, x: Value, shifts: tuple[Any, ...], axes: tuple[int, ...] = ()) -> Tensor:
-    """Elements shifted along axes; without axes, those of the flat tensor."""
+    """Shift elements along axes; without axes, shift the flat tensor."""
     rolled = ops.roll(line(x), shifts, axes) if axes else ops.roll(line(x), shifts[0])
     return ops.reshape(rolled, shape_of(x))
 
@@ -46,7 +46,7 @@ def diagonal(node: Node, x: Value, offset: int = 0, axis: int = 0, other: int = 
 
 @converter("aten.unfold", "aten.unfold_copy")
 def unfold(node: Node, x: Value, axis: int, size: int, step: int) -> Tensor:
-    """Windows along an axis, with the places in a window as the last axis."""
+    """Return windows along an axis, with the positions in a window as the last axis."""
     found = line(x)
     axis = normal_axis(node, axis, found.ndim)
     if not tensor(x).ndim:
@@ -62,7 +62,7 @@ def take(node: Node, x: Value, index: Value) -> Tensor:
     return ops.take(ops.reshape(tensor(x), (-1,)), index_tensor(index), 0)
 
 
-# Parts that are replaced
+# Operators that replace a part
 
 
 @converter("aten.select_scatter")
@@ -92,7 +92,7 @@ def slice_scatter(
 def diagonal_scatter(
     node: Node, x: Value, source: Value, offset: int = 0, axis: int = 0, other: int = 1
 ) -> Tensor:
-    """x with a diagonal replaced: `source` as the column that a mask takes it from."""
+    """Replace a diagonal of x by `source`, which becomes a column that a mask selects from."""
     base = tensor(x)
     first, second = (normal_axis(node, each, base.ndim) for each in (axis, other))
     turned = ops.moveaxis(base, (first, second), (-2, -1))

@@ -1,4 +1,4 @@
-"""Converters of recurrent layers: whole sequences, whose steps are one op each, and single steps.
+"""Converters of recurrent layers over whole sequences, each layer one scan, and of single steps.
 
 Packed sequences are refused: their shapes depend on values.
 """
@@ -22,8 +22,8 @@ _LSTM_GATES, _GRU_GATES = 4, 3
 
 
 class _Weights(NamedTuple):
-    """Those of a layer in one direction: of the input (gates * H, I) and the state (gates * H, H),
-    with their biases (gates * H,), and the projection of an LSTM's outputs (P, H)."""
+    """The weights of a layer in one direction: of the input (gates * H, I) and of the state (gates
+    * H, H), their biases (gates * H,), and the projection of an LSTM's outputs (P, H)."""
 
     of_input: Tensor
     of_state: Tensor
@@ -32,13 +32,13 @@ class _Weights(NamedTuple):
     projection: Tensor | None = None
 
     def projected(self, x: Tensor, *biases: Tensor | None) -> Tensor:
-        """The input's part of the gates of x (..., I), with biases."""
+        """Return the input's part of the gates for `x` (..., I), plus `biases`."""
         made = ops.matmul(x, ops.transpose(self.of_input))
         return _plus(made, *biases)
 
 
 def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
-    """A sum; a bias of None is 0."""
+    """Return a sum, where None counts as 0."""
     given = [each for each in others if each is not None]
     if not given:
         return x
@@ -48,8 +48,8 @@ def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
     return ops.add(x, total)
 
 
-# (steps (T, B, I), first states, weights, whether the last step comes first) -> the outputs of all
-# steps, then the last states
+# (steps (T, B, I), initial states, weights, whether the last step comes first) -> the outputs of
+# all steps, then the last states
 Layer = Callable[[Tensor, Sequence[Tensor], _Weights, bool], Sequence[Tensor]]
 
 
@@ -67,9 +67,9 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """The outputs of the last layer, and the states of all after the last step."""
+    """Return the outputs of the last layer, and the last states of all layers."""
     if train and dropout and layers > 1:
-        raise node.unsupported("dropout between layers, in training: call eval() first")
+        raise node.unsupported("dropout between layers in training: call eval() first")
     found = wide(x)
     found = ops.swapaxes(found, 0, 1) if batch_first else found
     begin = [wide(each) for each in states]
@@ -94,7 +94,8 @@ def _layers(
 
 
 def _rounded(x: Tensor, node: Node) -> Tensor:
-    """A result in the node's dtype: halves are computed in float32, over all steps and layers."""
+    """Return a result in the node's dtype. Halves are computed in float32 over all steps and
+    layers."""
     return x if x.dtype == node.dtype else ops.cast(x, node.dtype)
 
 
@@ -149,7 +150,7 @@ def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
 
 @converter("aten.lstm.data", "aten.gru.data", "aten.rnn_tanh.data", "aten.rnn_relu.data")
 def packed(node: Node, *args: Any) -> Tensor:
-    raise node.unsupported("a packed sequence: give the layer a padded one, and mask its outputs")
+    raise node.unsupported("a packed sequence: use a padded sequence, and mask the layer's outputs")
 
 
 # Single steps
@@ -162,7 +163,7 @@ def _weights(*given: Value | None) -> _Weights:
 
 
 def _with_axis(x: Tensor, function: Callable[..., Any], *states: Tensor) -> Any:
-    """`function` of batches (B, ...), of which x and states may be single ones."""
+    """Apply a `function` of batches (B, ...) to x and states, which may lack the batch axis."""
     if x.ndim > 1:
         return function(x, *states)
     made = function(*(ops.unsqueeze(each, 0) for each in (x, *states)))

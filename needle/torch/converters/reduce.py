@@ -20,7 +20,7 @@ Axes = Any  # an axis, a tuple of axes, or None
 
 
 def _count(x: Tensor, axes: tuple[int, ...]) -> Any:
-    """How many elements each result is made of."""
+    """Return the number of elements that each result is computed from."""
     return product(x.shape[axis] for axis in axes)
 
 
@@ -48,7 +48,7 @@ def sum_along(
 def nansum(
     node: Node, x: Value, dim: Axes = None, keepdim: bool = False, dtype: str | None = None
 ) -> Tensor:
-    """The sum of what is not NaN."""
+    """Return the sum of the elements that are not NaN."""
     found = tensor(x)
     if is_floating(found.dtype):
         found = ops.where(ops.isnan(found), 0.0, found)
@@ -72,7 +72,7 @@ def mean_along(
 def nanmean(
     node: Node, x: Value, dim: Axes = None, keepdim: bool = False, dtype: str | None = None
 ) -> Tensor:
-    """The sum of what is not NaN, divided by how many these are."""
+    """Return the mean of the elements that are not NaN."""
     source = wide(cast(x, node.dtype))
     axes, missing = axes_of(source, dim), ops.isnan(source)
     total = ops.summation(ops.where(missing, 0.0, source), axes, keepdim)
@@ -89,7 +89,7 @@ def prod_all(node: Node, x: Value, dtype: str | None = None) -> Tensor:
 def prod_along(
     node: Node, x: Value, dim: Axes, keepdim: bool = False, dtype: str | None = None
 ) -> Tensor:
-    """A product in the result's dtype: integers are int64."""
+    """Return the product in the result's dtype, which is int64 for integers."""
     source = cast(x, node.dtype)
     return ops.cast(ops.prod(wide(source), axes_of(source, dim), keepdim), node.dtype)
 
@@ -146,14 +146,14 @@ def _placed(
     extreme: Callable[[Tensor, tuple[int, ...], bool], Tensor],
     place: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """The extreme elements along an axis, and the first places that have them."""
+    """Return the extreme elements along an axis, and their first positions."""
     if not x.ndim:
         return x, ops.cast(ops.mul_scalar(ops.cast(x, "bool"), 0), "int64")
     (axis,) = axes_of(x, dim)
     where = place(x, axis, keepdim)
     if not (x.requires_grad and state.grad):
         return extreme(x, (axis,), keepdim), where
-    # The gradient goes to that place alone, also where others are equal.
+    # Only this position gets the gradient, even if other elements are equal.
     rows = where if keepdim else ops.unsqueeze(where, axis)
     found = ops.take_along_axis(x, rows, axis)
     return found if keepdim else ops.squeeze(found, axis), where
@@ -193,7 +193,7 @@ def argmin(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) 
 
 
 def _variance(x: Tensor, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Tensor:
-    """The sum of squared distances from the mean, divided by max(0, n - correction)."""
+    """Return the sum of squared distances from the mean, divided by max(0, n - correction)."""
     count, lost = _count(x, axes), 1 if correction is None else correction
     whole = int(lost) == lost
     if whole and isinstance(count, int) and count > lost >= 0:
@@ -239,7 +239,7 @@ def spread_and_mean(
 
 
 def root(x: Tensor) -> Tensor:
-    """The square root, with a gradient of 0 in place of infinity at 0."""
+    """Return the square root of `x`, with a gradient of 0 in place of infinity at 0."""
     zero = ops.equal(x, 0.0)
     return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, x)))
 

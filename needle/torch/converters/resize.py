@@ -1,5 +1,5 @@
-"""Converters of resizes. PyTorch gives a scale where one was asked for, and else the ratio of the
-sizes counts."""
+"""Converters of resizing. PyTorch passes a scale if the caller gave one; otherwise the scale is the
+ratio of the sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..registry import converter
 
 
 def _resized(node: Node, x: Value, factors: Any, mode: str, *how: bool) -> Tensor:
-    """x with the extents of the node's result; `factors` are the scales, or None, of its axes."""
+    """Resize x to the extents of the node's result. `factors` are the scales of the axes, or
+    None."""
     found, sizes = tensor(x), node.shape[2:]
     if any(same(n, 0) for n in found.shape):
         raise node.unsupported("an input without elements")
@@ -27,7 +28,8 @@ def _resized(node: Node, x: Value, factors: Any, mode: str, *how: bool) -> Tenso
 
 
 def _of(name: str, mode: str) -> None:
-    """Converters of nearest elements, with all scales in one argument or each in its own."""
+    """Register converters that select nearest elements, with the scales in one argument or in
+    several."""
 
     @converter(f"aten.{name}.vec")
     def of_all(node: Node, x: Value, size: Any, factors: Any) -> Tensor:
@@ -39,7 +41,8 @@ def _of(name: str, mode: str) -> None:
 
 
 def _blended(name: str, mode: str, antialias: bool = False) -> None:
-    """Converters of weighted sums, with all scales in one argument or each in its own."""
+    """Register converters that compute weighted sums, with the scales in one argument or in
+    several."""
 
     @converter(f"aten.{name}.vec")
     def of_all(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) -> Tensor:

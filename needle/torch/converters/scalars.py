@@ -1,4 +1,5 @@
-"""Converters of Python's numbers that a model takes of tensors (`x.item()`): tensors of no axis."""
+"""Converters of Python numbers that a model reads from tensors (`x.item()`). They are tensors
+without axes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def scatter_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> Tensor:
-    """x with elements combined at positions; without x's own if not `include_self`."""
+    """Combine elements of `source` with x at positions along an axis. If not `include_self`, the
+    elements of x at these positions do not take part."""
     how = reduction(node, reduce)
     base = tensor(x)
     if not include_self:
@@ -71,7 +72,8 @@ def scatter_reduce(
 
 
 def put_along(node: Node, x: Value, axis: int, index: Value, source: Any, how: str) -> Tensor:
-    """x with elements of `source`, or a number, at positions along an axis."""
+    """Write elements of `source`, or a number, into `x` at the positions `index` along an `axis`.
+    `how` is "set" or a reduction; errors name the `node`."""
     found, places = line(x), line(index_tensor(index))
     if any(same(n, 0) for n in places.shape):
         return tensor(x)
@@ -95,7 +97,7 @@ def put_along(node: Node, x: Value, axis: int, index: Value, source: Any, how: s
 
 @converter("aten.masked_scatter")
 def masked_scatter(node: Node, x: Value, mask: Value, source: Value) -> Tensor:
-    """x with the elements of `source`, in their order, where a mask is true."""
+    """Write the elements of `source` in order into x where a mask is true."""
     base = ops.broadcast_to(tensor(x), node.shape)
     flags = ops.broadcast_to(cast(mask, "bool"), node.shape)
     values = ops.reshape(cast(source, base.dtype), (-1,))
@@ -106,7 +108,7 @@ def masked_scatter(node: Node, x: Value, mask: Value, source: Value) -> Tensor:
 
 @converter("aten.put")
 def put(node: Node, x: Value, index: Value, source: Value, accumulate: bool = False) -> Tensor:
-    """x with elements of its own flat order replaced, or added to."""
+    """Replace, or add to, elements of x at positions in its flat order."""
     flat, places = ops.reshape(tensor(x), (-1,)), ops.reshape(index_tensor(index), (-1,))
     values = ops.reshape(tensor(source), (-1,))
     made = put_slices(node, flat, 0, places, values, "add" if accumulate else "set")

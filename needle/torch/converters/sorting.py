@@ -1,4 +1,4 @@
-"""Converters of sorting and searching, and of medians and modes."""
+"""Converters of sorting, searching, medians and modes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sort(node: Node, x: Value, axis: int = -1, descending: bool = False) -> tupl
 def sort_stable(
     node: Node, x: Value, stable: bool | None, axis: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """needle's sort is stable."""
+    """Sort. needle's sort is always stable."""
     return sort(node, x, axis, descending)
 
 
@@ -33,7 +33,7 @@ def sort_stable(
 def topk(
     node: Node, x: Value, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest elements; in order also if that is not asked for."""
+    """Return the k largest or smallest elements, always in order."""
     found = line(x)
     values, places = ops.topk(found, k, normal_axis(node, axis, found.ndim), largest)
     return ops.reshape(values, node.shape), ops.reshape(places, node.shape)
@@ -76,8 +76,8 @@ def bucketize(
 
 @converter("aten.histc")
 def histc(node: Node, x: Value, bins: int = 100, low: Number = 0, high: Number = 0) -> Tensor:
-    """How many elements are in each of `bins` of equal width from `low` to `high`, or of the least
-    and the largest element if these are equal."""
+    """Count the elements in each of `bins` bins of equal width from `low` to `high`. If `low`
+    equals `high`, the bins go from the least to the largest element."""
     flat = ops.reshape(tensor(x), (-1,))
     ends = [cast(each, flat.dtype) for each in (low, high)]
     if low == high and flat.size:
@@ -96,8 +96,8 @@ def histc(node: Node, x: Value, bins: int = 100, low: Number = 0, high: Number =
 
 @converter("aten.nonzero_static")
 def nonzero_static(node: Node, x: Value, size: int, fill_value: int = -1) -> Tensor:
-    """The places of the first `size` elements that are not 0, as rows, and `fill_value` in rows
-    that are left."""
+    """Return the positions of the first `size` nonzero elements as rows. Remaining rows are filled
+    with `fill_value`."""
     found = tensor(x)
     flags = ops.reshape(cast(found, "bool"), (-1,))
     count = flags.shape[0]
@@ -121,7 +121,7 @@ def _is_nan(x: Tensor) -> Tensor | None:
 
 
 def _chosen(x: Value, place: Tensor, axis: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """The elements at places (..., 1, ...) along an axis, and the places."""
+    """Return the elements at positions (..., 1, ...) along an axis, and the positions."""
     source = tensor(x)
     value = ops.take_along_axis(with_axis(source), place, axis)
     if not source.ndim:
@@ -130,7 +130,7 @@ def _chosen(x: Value, place: Tensor, axis: int, keepdim: bool) -> tuple[Tensor, 
 
 
 def _middle(x: Value, axis: int, ignores_nan: bool) -> Tensor:
-    """The place (..., 1, ...) of the lower median along an axis: of the first NaN if there is one,
+    """Return the position (..., 1, ...) of the lower median along an axis, or of the first NaN,
     unless NaN is ignored."""
     source = with_axis(x)
     places = ops.sort(source, axis)[1]  # NaN is last
@@ -163,7 +163,7 @@ def median(node: Node, x: Value) -> Tensor:
 
 @converter("aten.mode")
 def mode(node: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The least of the most frequent elements, and the last place that has it."""
+    """Return the least of the most frequent elements, and its last position."""
     axis = (axes_of(x, dim) or (0,))[0]
     ordered, places = ops.sort(with_axis(x), axis).tuple()
     lines = ops.swapaxes(ordered, axis, -1)
@@ -171,6 +171,6 @@ def mode(node: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Te
     at = ops.arange(count, dtype="int64")
     differs = ops.not_equal(lines[..., 1:], lines[..., :-1])
     starts = ops.pad(ops.where(differs, at[1:], 0), [(0, 0)] * (lines.ndim - 1) + [(1, 0)])
-    lengths = ops.subtract(at, ops.cummax(starts, -1)[0])  # of the run so far, less 1
+    lengths = ops.subtract(at, ops.cummax(starts, -1)[0])  # of the run so far, minus 1
     end = ops.swapaxes(ops.argmax(lengths, -1, True), axis, -1)
     return _chosen(x, ops.take_along_axis(places, end, axis), axis, keepdim)

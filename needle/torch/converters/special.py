@@ -1,4 +1,4 @@
-"""Converters of special functions, which are computed in float64 and rounded once."""
+"""Converters of special functions. They are computed in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def special(node: Node, x: Value) -> Tensor:
     return _in_float64(node, _FUNCTIONS[node.operator.split(".")[1]], x)
 
 
-# The function times exp(-|x|) or exp(x), by which it is multiplied in the dtype itself: that
-# product overflows where PyTorch's does.
+# Functions scaled by exp(-|x|) or exp(x). The converter removes the scale by a product in the dtype
+# itself, which overflows where PyTorch's does.
 _SCALED: dict[str, Callable[[Tensor], Tensor]] = {
     "i0": partial(bessel.scaled_i, 0),
     "special_modified_bessel_i0": partial(bessel.scaled_i, 0),
@@ -73,7 +73,7 @@ def scaled(node: Node, x: Value) -> Tensor:
 def polygamma(node: Node, order: int, x: Value) -> Tensor:
     if order != 1:
         return _in_float64(node, partial(gamma.polygamma, order), x)
-    # At the poles PyTorch has what rounding leaves of the sine in the dtype itself.
+    # At the poles, PyTorch's result depends on the rounding of the sine in the dtype itself.
     given = cast(x, "float32" if is_half(node.dtype) else node.dtype)
     sine = ops.where(given < 0.5, ops.sin(given * math.pi), 1.0)
     turned = ops.where(given < 0.5, 1.0 - given, given)
@@ -105,7 +105,8 @@ _POLYNOMIALS = {
 
 @converter(*(f"aten.{name}" for name in _POLYNOMIALS))
 def polynomial(node: Node, x: Any, degree: Any) -> Tensor:
-    """A polynomial of a known degree; Chebyshev's also of degrees that are computed."""
+    """Return a polynomial of a known degree. Chebyshev polynomials may also have computed
+    degrees."""
     name = node.operator.split(".")[1]
     kind = _POLYNOMIALS[name]
     if isinstance(degree, np.ndarray) and degree.size == 1 and degree.ndim <= len(node.shape):

@@ -1,4 +1,4 @@
-"""Converters of the whole layers of transformers that PyTorch has for inference."""
+"""Converters of PyTorch's operators for whole transformer layers in inference."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def _attention(
     kind: int | None,
     shown: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of (B, L, E) and (B, S, E) by the weights and biases of the projections: of
-    queries, keys and values in one matrix, and of what is made of them. (result, weights)."""
+    """Compute attention of (B, L, E) and (B, S, E) with the weights and biases of the projections:
+    queries, keys and values in one matrix, and the output projection. Return the result and the
+    attention weights."""
     qkv_weight, qkv_bias, weight, bias = weights
     query, key, value = inputs
     batch, width = query.shape[0], query.shape[2]
@@ -53,7 +54,8 @@ def _attention(
 
 
 def _seen(node: Node, mask: Value | None, kind: int | None) -> Tensor | None:
-    """Which keys are seen: PyTorch's mask says which are not, as bools or numbers."""
+    """Return the mask of the keys that are seen. PyTorch's mask marks the keys that are not, with
+    bools or numbers."""
     if mask is None:
         return None
     seen = ops.logical_not(ops.cast(tensor(mask), "bool"))
@@ -81,7 +83,7 @@ def multi_head_attention(
     average: bool = True,
     kind: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(result, weights: of all heads, or their mean)."""
+    """Return the result, and the attention weights of all heads or their mean."""
     alike = query is key and key is value
     q = wide(query)
     inputs = (q, q, q) if alike else (q, wide(key), wide(value))
@@ -117,7 +119,8 @@ def encoder_layer(
     mask: Value | None = None,
     kind: int | None = None,
 ) -> Tensor:
-    """Attention and two linear layers, each with a norm and added to what it takes."""
+    """Compute an encoder layer: attention, then two linear layers, each part with a norm and a
+    residual connection."""
 
     def normed(x: Tensor, scale: Value, shift: Value) -> Tensor:
         return F.layer_norm(x, (x.shape[-1],), wide(scale), wide(shift), eps)

@@ -1,6 +1,6 @@
-"""Converters of operators that show the same elements under another shape.
+"""Converters of operators that show the same elements in another shape.
 
-The shape of a result is known (`node.shape`), also where dims leave it open.
+The shape of a result is known (`node.shape`), also as an expression of open dims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..operands import cast, is_tensor, permuted
 from ..program import Node
 from ..registry import converter
 
-_FAR = 1 << 31  # an end of a slice that stands for the end of the axis
+_FAR = 1 << 31  # ends of slices beyond this mean the end of the axis
 
 
 @converter("aten.view.default", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias")
@@ -79,7 +79,7 @@ def unsqueeze(node: Node, x: Value, axis: int) -> Tensor:
 
 @converter("aten.squeeze", "aten.squeeze_copy")
 def squeeze(node: Node, x: Value, axes: Any = None) -> Tensor:
-    """Without the axes of extent 1 among `axes` (None: all)."""
+    """Remove the axes of extent 1 among `axes` (None: all)."""
     found = tensor(x)
     if not found.ndim:
         return found
@@ -110,8 +110,8 @@ def slice_(
 
 
 def part_of(n: Any, length: Any, start: Any, end: Any, step: Any) -> slice | Span:
-    """The key of a slice, of this length, of an axis of extent n; ends far beyond it stand for its
-    ends."""
+    """Return the key of a slice of an axis of extent `n`. The slice has `length` elements and goes
+    from `start` to `end` by `step`; ends far beyond the axis mean its ends."""
     start, end = _near(start), _near(end)
     if not is_symbolic((n, start, end, step)):
         return slice(start, end, step)

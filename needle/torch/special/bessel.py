@@ -1,4 +1,4 @@
-"""Bessel functions and Airy's function."""
+"""Bessel functions and the Airy function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EULER = 0.57721566490153286061
 
 
 def _i_series(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The power series (9.6.10) in x * x / 4, and the asymptotic one (9.7.1) in 1 / x."""
+    """Return the power series (9.6.10) in x * x / 4, and the asymptotic series (9.7.1) in 1 / x."""
     near, far = [1.0], [1.0]
     for i in range(1, 46):
         near.append(near[-1] / (i * (i + order)))
@@ -33,12 +33,13 @@ def _i_near(order: int, x: Tensor) -> Tensor:
 
 
 def scaled_i(order: int, x: Tensor) -> Tensor:
-    """The modified function of the first kind of order 0 or 1, times exp(-|x|)."""
+    """Return the modified Bessel function of the first kind of `x`, of `order` 0 or 1, times
+    exp(-|`x`|)."""
 
     def far(x: Tensor) -> Tensor:
         return polynomial(1.0 / x, _I_SERIES[order][1]) / ops.sqrt(x * (2 * math.pi))
 
-    positive = size(x) if order else ops.abs(x)  # whose slopes at 0 are 1 and 0
+    positive = size(x) if order else ops.abs(x)  # the slopes at 0 are 1 and 0
     found = either(
         positive < 20, positive, lambda x: _i_near(order, x) * ops.exp(-x), far, 1.0, 30.0
     )
@@ -46,7 +47,7 @@ def scaled_i(order: int, x: Tensor) -> Tensor:
 
 
 def _k_series(order: int) -> tuple[float, ...]:
-    """The terms without a logarithm of the power series (9.6.11, 9.6.13) in x * x / 4."""
+    """Return the terms without a logarithm of the power series (9.6.11, 9.6.13) in x * x / 4."""
     terms = []
     for i in range(14):
         harmonic = sum(1 / j for j in range(1, i + 1))
@@ -63,8 +64,9 @@ _STEPS = np.arange(0, 26) * 0.4
 
 
 def scaled_k(order: int, x: Tensor) -> Tensor:
-    """The modified function of the second kind of order 0 or 1, times exp(x): above 2 as the
-    integral of exp(x - x cosh(t)) cosh(order t) (9.6.24) by the trapezoidal rule."""
+    """Return the modified Bessel function of the second kind of `x`, of `order` 0 or 1, times
+    exp(`x`). Above 2 it is the integral of exp(x - x cosh(t)) cosh(order t) (9.6.24) by the
+    trapezoidal rule."""
 
     def near(x: Tensor) -> Tensor:
         series = polynomial(x * x * 0.25, _K_SERIES[order])
@@ -110,7 +112,8 @@ def _j_near(order: int, x: Tensor) -> Tensor:
 
 
 def _wave(order: int, x: Tensor, quarter: bool) -> Tensor:
-    """Far out, J is a cosine, and Y, a `quarter` later, a sine, with slowly varying factors."""
+    """Return J or, with `quarter`, Y for large x: a cosine or a sine (a quarter period later), with
+    slowly varying factors."""
     p_above, p_below, q_above, q_below = _FAR[order]
     near_zero = 5.0 / x
     square = near_zero * near_zero
@@ -123,7 +126,7 @@ def _wave(order: int, x: Tensor, quarter: bool) -> Tensor:
 
 
 def bessel_j(order: int, x: Tensor) -> Tensor:
-    """The function of the first kind of order 0 or 1."""
+    """Return the Bessel function of the first kind of `x`, of `order` 0 or 1."""
     positive = size(x) if order else ops.abs(x)
     found = either(
         positive <= 5,
@@ -137,7 +140,7 @@ def bessel_j(order: int, x: Tensor) -> Tensor:
 
 
 def bessel_y(order: int, x: Tensor) -> Tensor:
-    """The function of the second kind of order 0 or 1; NaN below 0."""
+    """Return the Bessel function of the second kind of `x`, of `order` 0 or 1; NaN below 0."""
 
     def near(x: Tensor) -> Tensor:
         found = ratio(x * x, *_Y[order])
@@ -154,7 +157,7 @@ def bessel_y(order: int, x: Tensor) -> Tensor:
 
 
 def _airy_series() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The two power series (10.4.3) in x ** 3."""
+    """Return the two power series (10.4.3) in x ** 3."""
     f, g = [1.0], [1.0]
     for i in range(1, 24):
         f.append(f[-1] / ((3 * i) * (3 * i - 1)))
@@ -166,7 +169,7 @@ _AIRY_F, _AIRY_G = _airy_series()
 
 
 def airy(x: Tensor) -> Tensor:
-    """Airy's function; NaN at the infinities, as PyTorch's."""
+    """Return the Airy function of `x`; NaN at the infinities, as in PyTorch."""
 
     def exponential(x: Tensor) -> Tensor:
         root = ops.sqrt(x)
@@ -202,7 +205,7 @@ def airy(x: Tensor) -> Tensor:
 
 
 def spherical_j0(x: Tensor) -> Tensor:
-    """sin(x) / x."""
+    """Return sin(`x`) / `x`."""
     series = [(-1.0) ** i / math.factorial(2 * i + 1) for i in range(7)]
     found = either(
         ops.abs(x) < 0.5,

@@ -1,4 +1,4 @@
-"""The complement of the error function, and functions of the normal distribution."""
+"""The complementary error function, and functions of the normal distribution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...autograd.tensor import Tensor
 from ...ops.exponential import _FAR, _MIDDLE, _TAIL
 from .piecewise import either, polynomial, ratio, size
 
-# ln(erfcx(x) / t) for t = 2 / (2 + x) as a polynomial in 2 t - 1: interpolated at 26 nodes of
-# Chebyshev's, in 60 digits; its error is below 1e-15.
+# ln(erfcx(x) / t) for t = 2 / (2 + x) as a polynomial in 2 t - 1, interpolated at 26 Chebyshev
+# nodes with 60 digits; its error is below 1e-15.
 _ERFCX = (
     -1.1141466421901909e-09, -1.2776506237493277e-08, 3.675878538183882e-08, 7.746001345360312e-08,
     -3.086559820402206e-07, -4.1484920834124593e-08, 1.3137199073509803e-06,
@@ -28,21 +28,21 @@ def _of_positive(x: Tensor) -> Tensor:
 
 
 def erfcx(x: Tensor) -> Tensor:
-    """exp(x * x) * erfc(x)."""
+    """Return exp(`x` * `x`) * erfc(`x`)."""
     return either(
         x < 0, x, lambda x: ops.exp(x * x) * 2.0 - _of_positive(-x), _of_positive, -1.0, 1.0
     )
 
 
 def erfc(x: Tensor) -> Tensor:
-    """1 - erf(x), with all digits where it is small."""
-    bounded = ops.clip(size(x), None, 30.0)  # where it is 0
+    """Return 1 - erf(`x`), with all digits where it is small."""
+    bounded = ops.clip(size(x), None, 30.0)  # erfc(30) is 0
     made = _of_positive(bounded) * ops.exp(bounded * -bounded)
     return ops.where(x < 0, 2.0 - made, made)
 
 
 def log_ndtr(x: Tensor) -> Tensor:
-    """The logarithm of the normal distribution function."""
+    """Return the logarithm of the normal distribution function of `x`."""
     root = math.sqrt(0.5)
     return either(
         x < -1,
@@ -55,7 +55,8 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 
 def ndtri(p: Tensor) -> Tensor:
-    """The inverse of the normal distribution function (Wichura 1988, as `ops.erfinv`)."""
+    """Return the inverse of the normal distribution function at `p` (Wichura 1988, as in
+    `ops.erfinv`)."""
 
     def middle(p: Tensor) -> Tensor:
         q = p - 0.5

@@ -1,5 +1,5 @@
-"""The gamma function's logarithm, its derivatives, Hurwitz's zeta function, and the incomplete
-gamma functions."""
+"""The logarithm of the gamma function, its derivatives, the Hurwitz zeta function, and the
+incomplete gamma functions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ... import ops
 from ...autograd.tensor import Tensor
 from .piecewise import either, polynomial
 
-_SHIFT = 10  # from where on asymptotic series have all digits
-# B(2 i) / (2 i) (2 i - 1) and B(2 i) / (2 i) for Bernoulli's numbers B, the highest first.
+_SHIFT = 10  # the least argument at which asymptotic series have all digits
+# B(2 i) / (2 i) (2 i - 1) and B(2 i) / (2 i) for the Bernoulli numbers B, the highest first.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _STIRLING = tuple(b / (2 * i * (2 * i - 1)) for i, b in enumerate(_BERNOULLI, 1))[::-1]
 _DIGAMMA = tuple(b / (2 * i) for i, b in enumerate(_BERNOULLI, 1))[::-1]
 
 
 def _lgamma_of_positive(x: Tensor) -> Tensor:
-    """By Stirling's series (6.1.41) of x + 10, where x is small."""
+    """Compute lgamma by Stirling's series (6.1.41), at x + 10 if x is small."""
     small = x < _SHIFT
     near = ops.where(small, x, 1.0)
     steps = near
@@ -32,7 +32,7 @@ def _lgamma_of_positive(x: Tensor) -> Tensor:
 
 
 def lgamma(x: Tensor) -> Tensor:
-    """ln |gamma(x)|; infinite at 0, the negative integers and the infinities."""
+    """Return ln |gamma(`x`)|, which is infinite at 0, the negative integers and the infinities."""
 
     def turned(x: Tensor) -> Tensor:
         rest = ops.abs(x - ops.round(x))
@@ -58,8 +58,8 @@ def _digamma_of_positive(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    """The derivative of `lgamma` (6.3.6, 6.3.7, 6.3.18). At 0 it is an infinity, and NaN at the
-    negative integers."""
+    """Return the derivative of `lgamma` at `x` (6.3.6, 6.3.7, 6.3.18). It is infinite at 0, and NaN
+    at the negative integers."""
 
     def turned(x: Tensor) -> Tensor:
         rest = x - ops.trunc(x)
@@ -71,7 +71,8 @@ def digamma(x: Tensor) -> Tensor:
 
 
 def _zeta_of_positive(s: Tensor, q: Tensor) -> Tensor:
-    """Hurwitz's zeta function for s > 1 and q > 0, by Euler's and Maclaurin's formula (23.1.6)."""
+    """Return the Hurwitz zeta function for s > 1 and q > 0, by the Euler-Maclaurin formula
+    (23.1.6)."""
     total = ops.power(q, -s)
     for i in range(1, _SHIFT):
         total = total + ops.power(q + float(i), -s)
@@ -86,8 +87,8 @@ def _zeta_of_positive(s: Tensor, q: Tensor) -> Tensor:
 
 
 def zeta(s: Tensor, q: Tensor) -> Tensor:
-    """Hurwitz's zeta function: the sum of (q + k) ** -s. For negative q, whose powers are real for
-    whole s alone, the terms below 0 are a difference of two such sums."""
+    """Return the Hurwitz zeta function, the sum of (`q` + k) ** -`s`. For negative q, whose powers
+    are real only for integer s, the terms below 0 are a difference of two such sums."""
     whole = ops.floor(s) == s
     positive = q > 0
     safe = ops.where(s > 1, s, 2.0)
@@ -103,12 +104,12 @@ def zeta(s: Tensor, q: Tensor) -> Tensor:
     found = ops.where(positive, _zeta_of_positive(safe, ops.where(positive, q, 1.0)), negative)
     found = ops.where(s > 1, found, ops.where(s == 1, math.inf, math.nan))
     endless = ops.logical_or(q == math.inf, ops.logical_and(s == math.inf, q > 1))
-    found = ops.where(endless, math.nan, found)  # as PyTorch's
+    found = ops.where(endless, math.nan, found)  # as in PyTorch
     return ops.where(ops.isnan(q), math.nan, found)
 
 
 def polygamma(order: int, x: Tensor) -> Tensor:
-    """The derivative of an order of `digamma` (6.4.10)."""
+    """Return the derivative of this `order` of `digamma` at `x` (6.4.10)."""
     if order == 0:
         return digamma(x)
     found = zeta(ops.where(ops.isnan(x), x, order + 1.0), x)
@@ -123,8 +124,8 @@ _WEIGHTS = _NODES * (np.pi / 2) * np.cosh(_TIMES) * (_TIMES[1] - _TIMES[0])
 
 
 def incomplete_gamma(a: Tensor, x: Tensor, upper: bool) -> Tensor:
-    """The regularised incomplete gamma function, lower or upper, as an integral of u for
-    t = x exp(-u) where x is small, and for t = x exp(u) where it is above a."""
+    """Return the regularized incomplete gamma function of `a` and `x`, lower or `upper`. It is an
+    integral over u, with t = x exp(-u) for small x and t = x exp(u) for x above a."""
     inside = ops.logical_and(ops.logical_and(a > 0, x > 0), ops.isfinite(a + x))
     a_, x_ = ops.where(inside, a, 1.0), ops.where(inside, x, 1.0)
     is_low = x_ <= ops.clip(a_, 1.0)

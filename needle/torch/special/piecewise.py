@@ -1,4 +1,4 @@
-"""Polynomials, and functions that are defined in pieces."""
+"""Polynomials, and piecewise functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...autograd.tensor import Tensor
 
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """The polynomial in x with these coefficients, that of the highest power first."""
+    """Return the polynomial in `x` with these `coefficients`, the highest power first."""
     made = x * float(coefficients[0]) + float(coefficients[1])
     for each in coefficients[2:]:
         made = made * x + float(each)
@@ -17,7 +17,7 @@ def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def ratio(x: Tensor, above: Sequence[float], below: Sequence[float]) -> Tensor:
-    """The quotient of two polynomials."""
+    """Return the quotient of two polynomials in `x` with the coefficients `above` and `below`."""
     return polynomial(x, above) / polynomial(x, below)
 
 
@@ -29,8 +29,9 @@ def either(
     inside: float,
     outside: float,
 ) -> Tensor:
-    """yes(x) where the condition holds, else no(x). Each is computed at a harmless number, `inside`
-    or `outside`, where the other one counts, so that no gradient becomes NaN there."""
+    """Return `yes(x)` where the `condition` holds, else `no(x)`. Where the other function applies,
+    each is computed at a harmless number, `inside` or `outside`, so that no gradient becomes
+    NaN."""
     return ops.where(
         condition,
         yes(ops.where(condition, x, inside)),
@@ -39,5 +40,5 @@ def either(
 
 
 def size(x: Tensor) -> Tensor:
-    """|x| with the gradient 1 at 0."""
+    """Return |`x`|, with the gradient 1 at 0."""
     return ops.where(x < 0, -x, x)

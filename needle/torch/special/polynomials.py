@@ -1,4 +1,4 @@
-"""Families of orthogonal polynomials, by their degree."""
+"""Families of orthogonal polynomials, by degree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ... import ops
 from ...autograd.tensor import Tensor
 from .piecewise import either
 
-# The polynomials of degree 1, a + b x, by their letters.
+# The polynomials of degree 1, a + b x, by the family's letters.
 _FIRST = {
     "t": (0.0, 1.0),
     "u": (0.0, 2.0),
@@ -20,7 +20,8 @@ _FIRST = {
 
 
 def of_degree(kind: str, x: Tensor, degree: int) -> Tensor:
-    """The polynomial of a degree by the recurrence of three terms (22.7); 0 below degree 0."""
+    """Return the polynomial of the family `kind` and `degree` in `x`, by the three-term recurrence
+    (22.7). It is 0 below degree 0."""
     before, found = x * 0.0 + 1.0, x * _FIRST[kind][1] + _FIRST[kind][0]
     if degree < 1:
         return before if degree == 0 else x * 0.0
@@ -37,8 +38,8 @@ def of_degree(kind: str, x: Tensor, degree: int) -> Tensor:
 
 
 def chebyshev(kind: str, x: Tensor, degree: Tensor) -> Tensor:
-    """Chebyshev's polynomial of whole degrees that are computed, by its cosines (22.3.15) within
-    [-1, 1] and hyperbolic cosines beyond."""
+    """Return the Chebyshev polynomial `kind` of computed integer degrees (`degree`) in `x`, by
+    cosines (22.3.15) within [-1, 1] and hyperbolic cosines beyond."""
     if kind == "w":
         found = chebyshev("v", -x, degree)
         return ops.where(_is_odd(degree), -found, found)

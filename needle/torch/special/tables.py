@@ -1,10 +1,10 @@
-"""Coefficients of rational functions for Bessel's and Airy's functions, the highest power first.
+"""Coefficients of rational functions for the Bessel and Airy functions, highest power first.
 
-From S. L. Moshier, "Methods and Programs for Mathematical Functions" (1989), the Cephes library,
-which PyTorch has too (`ATen/native/Math.h`).
+They are from S. L. Moshier, "Methods and Programs for Mathematical Functions" (1989), the Cephes
+library, which PyTorch also uses (`ATen/native/Math.h`).
 """
 
-# Far out, of (5 / x) ** 2: the factors of the cosine and of the sine, by order.
+# For x above 5, in (5 / x) ** 2: the factors of the cosine and of the sine, by order.
 PP0 = (
     0.0007969367292973471,
     0.08283523921074408,
@@ -79,7 +79,7 @@ QQ1 = (
     2826.1927851763908,
     336.0936078106983,
 )
-# Up to 5, of x ** 2.
+# For x up to 5, in x ** 2.
 J0_P = (
     -4794432209.782018,
     1956174919465.5657,
@@ -149,7 +149,7 @@ Y1_Q = (
     6.871410873553005e16,
     3.9727060811656064e18,
 )
-# Airy's function: below -2.09 (AF, AG) and from 2.09 on (A).
+# The Airy function: below -2.09 (AF, AG) and from 2.09 on (A).
 AN = (
     0.346538101525629,
     12.007595273964581,

@@ -284,8 +284,8 @@ CASES = [
     (TypeError, "cell returns NoneType", lambda s, x: None),
     (TypeError, "state is a tuple, expected a tensor", lambda s, x: ((s, s), s)),
     (TypeError, "state is None, expected a tensor", lambda s, x: (None, s)),
-    (ShapeError, r"float64\[3\] first, and float64\[2\]", lambda s, x: (s[:2], s)),
-    (TypeError, r"float64\[3\] first, and float32\[3\]", lambda s, x: (s.astype("float32"), s)),
+    (ShapeError, r"float64\[3\] at first and float64\[2\]", lambda s, x: (s[:2], s)),
+    (TypeError, r"float64\[3\] at first and float32\[3\]", lambda s, x: (s.astype("float32"), s)),
     (TraceError, "reads the value", lambda s, x: (s + float(x[0]), s)),
     (TraceError, "reads the value", lambda s, x: (s if x[0] > 0 else -s, s)),
     (TraceError, "reads the value", lambda s, x: (s + x.numpy(), s)),
@@ -305,7 +305,7 @@ def test_refused_cells(kind, text, cell, h, x):
 @pytest.mark.parametrize(
     ("kind", "text", "xs", "length"),
     [
-        (TypeError, "neither xs nor length", None, None),
+        (TypeError, "give xs or length", None, None),
         (ShapeError, "xs has no axis", np.float64(1), None),
         (
             ShapeError,

@@ -83,7 +83,7 @@ def test_a_number_of_a_file_asks_for_too_much(case):
 def test_a_number_of_results():
     """onnx itself would make a list of them for shape inference."""
     split = node("Split", "x", "y", num_outputs=1 << 40, axis=0)
-    with pytest.raises(ModelError, match=f"num_outputs is {1 << 40}, and it has 1 output"):
+    with pytest.raises(ModelError, match=f"num_outputs is {1 << 40}, but it has 1 output"):
         peers.by_needle(peers.model_of([split], {"x": X}, ["y"]), {"x": X})
 
 

@@ -221,7 +221,7 @@ def test_sizes_of_images(exported):
 
 def test_a_size_that_no_axis_tells(tmp_path):
     n, m = ndl.Dim("n", max=8), ndl.Dim("m", max=8)
-    with pytest.raises(DimError, match="no axis of an input alone tells m, n"):
+    with pytest.raises(DimError, match="no single axis of an input determines m, n"):
         export(lambda x: x + 1, drawn(8, 2), tmp_path / "x.onnx", dims={0: {0: n + m}})
 
 

@@ -362,5 +362,5 @@ def test_faults_are_named():
         by_needle(model, (x,))
     attributes = _forest(np.random.default_rng(0), ("BRANCH_LEQ",), 1)
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])
-    with pytest.raises(ModelError, match=r"asks for feature [34], and its input has 3"):
+    with pytest.raises(ModelError, match=r"asks for feature [34], but its input has 3"):
         by_needle(model, (x,))

@@ -84,7 +84,7 @@ def test_fixed_inputs_decide_shapes():
         trace(needle.onnx.load(proto), x, np.array([2, 3]))
     module = needle.onnx.load(proto, fixed={"shape": np.array([2, 3])})
     assert outputs(module, x)[0].shape == (2, 3)
-    with pytest.raises(ModelError, match="'z' is no input; they are x, shape"):
+    with pytest.raises(ModelError, match="'z' is not an input; they are x, shape"):
         needle.onnx.load(proto, fixed={"z": 1})
 
 

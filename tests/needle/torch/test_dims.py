@@ -97,11 +97,11 @@ def test_the_sizes_at_which_a_model_is_traced():
         ({"x": {2: N}}, "which has no axis 2"),
         ({"x": {0: "n"}}, r"dims\['x'\]\[0\]='n': must be a Dim or an expression of dims"),
         ({"x": {0: 6}}, r"dims\['x'\]\[0\]=6: the example has 5 there"),
-        ({"x": (N,)}, r"dims\['x'\] has 1 entries, and the input 2 axes"),
+        ({"x": (N,)}, r"dims\['x'\] has 1 entries, but the input has 2 axes"),
         ({"x": N}, "must be a dict from axes to dims"),
         ({"x": {0: torch.export.Dim("n")}}, r"torch's Dim 'n' has no max: .*Dim\('n', max=64\)"),
         ({"x": {0: torch.export.Dim.AUTO}}, r"axis 0 of input 'x' has no largest size.*AUTO\(max"),
-        ({"x": {0: N}, "y": {0: Dim("n", max=3)}}, "two dims of one name"),
+        ({"x": {0: N}, "y": {0: Dim("n", max=3)}}, "two dims have one name"),
     ],
 )
 def test_dims_that_are_none(dims, match):

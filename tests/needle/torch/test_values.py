@@ -163,5 +163,5 @@ def test_an_input_that_decides_is_refused_as_before():
         def forward(self, x):
             return super().forward(x) if x.sum() > self.stride else x
 
-    with pytest.raises(UnsupportedError, match=r"Branching: what it does next depends on a tensor"):
+    with pytest.raises(UnsupportedError, match=r"Branching: its control flow depends on a tensor"):
         needle.torch.load(Branching(2).eval(), torch.randn(1, 2, 12))

@@ -80,11 +80,11 @@ def test_no_node_case_of_onnx_is_wrong_compiled():
     [
         ((), {}, r"input 'x' has no size for axis 0 \('n'\): give an example"),
         ((np.zeros((2, 7), "float32"),), {}, r"input 'x' has the shape \(2, 7\); .* \[n, 8\]"),
-        (({"z": 0},), {}, "'z' is no input; they are x"),
+        (({"z": 0},), {}, "'z' is not an input; they are x"),
         ((np.zeros((2, 8)), 1), {}, "2 inputs are given; the model has x"),
-        ((), {"dims": {"m": ndl.Dim("m", max=3)}}, "'m' is no input and no size; they are x, n"),
+        ((), {"dims": {"m": ndl.Dim("m", max=3)}}, "'m' is neither an input nor a size; they are x"),
         ((), {"dims": {"x": 3}}, "must be a dict from axes to dims, or a Dim"),
-        ((), {"fixed": {"z": 0}}, "fixed: 'z' is no input; they are x"),
+        ((), {"fixed": {"z": 0}}, "fixed: 'z' is not an input; they are x"),
     ],
 )
 def test_examples_and_dims_that_do_not_fit(inputs, choices, text):
@@ -94,7 +94,7 @@ def test_examples_and_dims_that_do_not_fit(inputs, choices, text):
 
 def test_models_that_cannot_be_compiled_are_a_usage_error(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"nothing")
-    with pytest.raises(UsageError, match=r"m\.onnx is no ONNX file"):
+    with pytest.raises(UsageError, match=r"m\.onnx is not an ONNX file"):
         needle_tvm.compile_onnx(tmp_path / "m.onnx")
     proto = model(
         [helper.make_node("NonZero", ["x"], ["y"])], [("x", 1, [3])], [("y", 7, None)], {}

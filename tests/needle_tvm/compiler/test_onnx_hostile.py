@@ -28,7 +28,7 @@ def model(operator, shape, initializers=(), inputs=("x",)):
 @pytest.mark.parametrize(
     ("proto", "words"),
     [
-        (model("Relu", HUGE), "input 'x' has the shape .* give one"),
+        (model("Relu", HUGE), "input 'x' has the shape .* give an example"),
         (
             model("Gather", (2,), [("i", np.array([7]))], ("x", "i")),
             "the model fails on its inputs: .*index 7 is out of bounds for an axis of extent 2",

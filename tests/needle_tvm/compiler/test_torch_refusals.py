@@ -81,7 +81,7 @@ REFUSED = {
         [X],
         r"^Sequential: it draws random .*: call model\.eval\(\) first",
     ),
-    "a branch": (Applied(branching), [X], "^Applied: what it does next depends on a tensor's"),
+    "a branch": (Applied(branching), [X], "^Applied: its control flow depends on a tensor's"),
     "no tensor": (Applied(lambda x: None), [X], "^Applied: it returns no tensor$"),
     "an operator": (Applied(lambda x: unknown(x)), [X], r"^Applied: .*needle_tests\.unknown"),
     "a converter": (
