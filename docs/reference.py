@@ -55,7 +55,7 @@ Each function is also `ndl.NAME`, and a method of Tensor if NumPy or PyTorch has
 `ndl.ops` alone.)
 
 - Tensors of different dtypes, and numbers in place of a Tensor, follow NumPy's [rules of
-  promotion](https://numpy.org/neps/nep-0050-scalar-promotion.html). Shapes follow NumPy's rules of
+  promotion](https://numpy.org/neps/nep-0050-scalar-promotion.html), and shapes follow its rules of
   broadcasting. A sum or product of bools or integers, also a cumulative one, is int64.
 - `axis` is one axis, and `axes` is one or several; None means all axes, and negative numbers count
   from the end. `keepdims` keeps the axes that a function would remove, with extent 1. PyTorch's
