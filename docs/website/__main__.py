@@ -139,9 +139,7 @@ def _run_mkdocs(source: Path, site: Path, nav: list[Any]) -> None:
         from mkdocs.config import load_config
         from mkdocs.exceptions import Abort
     except ImportError as error:
-        sys.exit(
-            f"the site needs MkDocs ({error}): run make site, or pip install '.[site]'"
-        )
+        sys.exit(f"the site needs MkDocs ({error}): run make site, or pip install '.[site]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     config = load_config(
         str(Path(__file__).with_name("mkdocs.yml")),
