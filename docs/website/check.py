@@ -1,4 +1,4 @@
-"""Check a built site: every link leads to a page and an anchor in it; nothing is fetched elsewhere.
+"""Check a built site: its links lead to pages and anchors, and it fetches nothing from elsewhere.
 
 `python -m docs.website.check FOLDER` prints the faults, one on each line.
 """
