@@ -1,7 +1,8 @@
-"""needle's defaults beside PyTorch's, as Markdown tables: python docs/defaults.py [--write].
+"""Compare needle's defaults with PyTorch's, in Markdown tables: python docs/defaults.py [--write].
 
-One table has the default arguments of every layer, loss, optimizer and schedule that both have, the
-other one the distribution of initial values. --write puts them into docs/coming-from-pytorch.md.
+One table has the default arguments of every layer, loss, optimizer and schedule that both libraries
+have, the other the distributions of initial values. --write puts the tables into
+docs/coming-from-pytorch.md.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ PAGE = Path(__file__).with_name("coming-from-pytorch.md")
 BEGIN, END = "<!-- python docs/defaults.py --write -->\n", "<!-- end -->\n"
 
 TWINS = {"Conv": "Conv2d", "LayerNorm1d": "LayerNorm"}  # the course's layers, and PyTorch's names
-_OTHERS = {"Module", "Parameter", "Sequential", "Transformer"}  # only the names are the same
-_NAMED = {  # PyTorch's names of arguments that needle calls otherwise
+_OTHERS = {"Module", "Parameter", "Sequential", "Transformer"}  # these have only the name in common
+_NAMED = {  # PyTorch's names of arguments, and needle's names for the same arguments
     "num_features": "dim", "parameters": "items", "modules": "items", "values": "items",
     "input": "x", "target": "y", "input1": "x1", "input2": "x2",
 }  # fmt: skip
 _DEPRECATED = {"size_average", "reduce", "min_value", "max_value", "_stacklevel"}
-_PLACES = {"self", "args", "kwargs", "device", "dtype"}  # no defaults to compare
-# Every layer with initial values, and arguments for which each tensor has enough elements.
+_PLACES = {"self", "args", "kwargs", "device", "dtype"}  # these have no defaults to compare
+# All layers with initial values, with arguments that give each tensor enough elements.
 LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("Linear", (64, 100), {}),
     ("Bilinear", (16, 9, 100), {}),
@@ -69,7 +70,8 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 class Arguments(NamedTuple):
-    """Default arguments by name: equal ones, and those that differ or that one side alone has."""
+    """Default arguments by name: equal ones, and each side's arguments that the other lacks or
+    has with another value."""
 
     both: dict[str, Any]
     needle: dict[str, Any]
@@ -77,7 +79,7 @@ class Arguments(NamedTuple):
 
 
 def pairs() -> Iterator[tuple[str, Any, Any]]:
-    """(name, needle's, PyTorch's) of everything that both have, by section."""
+    """Yield (name, needle's object, PyTorch's object) for the names in both, by section."""
     sections: list[tuple[str, ModuleType, tuple[Any, ...]]] = [
         ("nn.", nn, (torch.nn,)),
         ("nn.functional.", nn.functional, (torch.nn.functional,)),
@@ -94,7 +96,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
 
 
 def arguments(mine: Any, theirs: Any) -> Arguments:
-    """The default arguments of a class or function of needle's, and of PyTorch's."""
+    """Return the default arguments of needle's class or function, and of PyTorch's."""
     ours, others = _defaults(mine), _defaults(theirs)
     if ours.get("betas", ()) is None:
         ours["betas"] = ours.pop("beta1"), ours.pop("beta2")
@@ -133,22 +135,22 @@ def _shown(value: Any) -> str:
 def initial(
     framework: Any, name: str, args: tuple[Any, ...], options: dict[str, Any], count: int
 ) -> dict[str, np.ndarray]:
-    """At least `count` initial values of each tensor of a layer, by PyTorch's names. `framework` is
-    needle.nn or torch.nn."""
+    """Return at least `count` initial values of each tensor of a layer, by PyTorch's names.
+    `framework` is needle.nn or torch.nn."""
     drawn: dict[str, list[np.ndarray]] = {}
     while True:
         layer = getattr(framework, name if framework is nn else TWINS.get(name, name))
         made = layer(*args, **options)
         state = made.state_dict(layout="torch") if framework is nn else made.state_dict()
         for key, value in state.items():
-            if key != "num_batches_tracked":  # needle has none with a momentum
+            if key != "num_batches_tracked":  # needle has no such tensor if there is a momentum
                 drawn.setdefault(key, []).append(value.numpy().ravel())
         if all(len(each) * each[0].size >= count for each in drawn.values()):
             return {key: np.concatenate(each) for key, each in drawn.items()}
 
 
 def described(values: np.ndarray) -> str:
-    """The distribution that values were drawn from: constant, uniform or normal."""
+    """Return the distribution that values were drawn from: constant, uniform or normal."""
     first, scale = values.flat[0], float(values.std())
     if (values == first).all():
         return f"{first:g}"
@@ -161,11 +163,11 @@ def described(values: np.ndarray) -> str:
 
 
 def tables() -> str:
-    """Both tables."""
+    """Return both tables as Markdown."""
     lines = ["| | the same in both | needle | PyTorch |", "|---|---|---|---|"]
     for name, mine, theirs in pairs():
         if name.startswith(("nn.functional.", "nn.init.", "nn.utils.")):
-            continue  # the defaults of their layers, and of PyTorch's functions
+            continue  # their defaults are those of the layers, or of PyTorch's functions
         columns = arguments(mine, theirs)
         if any(columns):
             cells = [", ".join(f"{k}={_shown(v)}" for k, v in each.items()) for each in columns]

@@ -1,7 +1,7 @@
-"""The reference as Markdown pages, from the docstrings: `python docs/reference.py OUT`.
+"""Write the reference as Markdown pages, from the docstrings: `python docs/reference.py OUT`.
 
-A page has all public names of one module: those of its `__all__`, and for `needle.ops` the
-functions of the registry. Site builders take the pages as they are; examples are fenced as `pycon`.
+A page has all public names of one module: the names in its `__all__`, or, for `needle.ops`, the
+functions of the registry. Site builders need not change the pages. Examples are fenced as `pycon`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-# A name of several pages has its text on the first, and links to it on the others.
+# A name that is on several pages has its text on the first; the other pages link to it.
 PAGES = (
     "needle.init",
     "needle.ops",
@@ -43,31 +43,32 @@ PAGES = (
     "needle_tvm.errors",
 )
 
-# What users get from functions and do not construct: its constructor is not shown.
+# Users get these from functions and do not construct them: their constructors are not shown.
 _GIVEN = ("Device", "Executable", "Group", "Node", "IndexUpdate", "Program", "TensorTuple", "Value")
 _MORE = {"needle": ("needle.methods.indexed_update.IndexUpdate", "needle.backend_ndarray.Device")}
 
 _INSIDE = "\n\nFor those who change this package:"
 
 _OPS = """\
-Each function is also `ndl.NAME`, and a method of Tensor where NumPy or PyTorch has one. (Those that
-only other functions need, such as `getitem` of `x[key]` and `make_tuple`, are in `ndl.ops` alone.)
+Each function is also `ndl.NAME`, and a method of Tensor if NumPy or PyTorch has such a method.
+(Functions that only other functions need, such as `getitem` for `x[key]` and `make_tuple`, are in
+`ndl.ops` alone.)
 
-- Tensors of different dtypes, and numbers in the place of a Tensor, follow [the rule of
-  promotion](https://numpy.org/neps/nep-0050-scalar-promotion.html) of NumPy, and shapes its rule of
+- Tensors of different dtypes, and numbers in place of a Tensor, follow NumPy's [rules of
+  promotion](https://numpy.org/neps/nep-0050-scalar-promotion.html), and shapes follow its rules of
   broadcasting. A sum or product of bools or integers, also a cumulative one, is int64.
-- `axis` is one axis, `axes` one or several, and None all of them; negative ones count from the end.
-  `keepdims` keeps the axes that a function would remove, with extent 1. `dim` and `keepdim` are
-  accepted as well.
-- `dtype` is the name of a dtype and `device` a Device, by default the CPU.
-- A floating result has a gradient of any order, unless the text says that none flows back.
-- Every function can be traced and compiled, unless the text says that it is a TraceError or what
-  compiled code needs.
+- `axis` is one axis, and `axes` is one or several; None means all axes, and negative numbers count
+  from the end. `keepdims` keeps the axes that a function would remove, with extent 1. PyTorch's
+  names `dim` and `keepdim` are accepted as well.
+- `dtype` is the name of a dtype. `device` is a Device, by default the CPU.
+- A floating result has a gradient of any order, unless the text says that no gradient flows back.
+- Every function can be traced and compiled, unless the text says that tracing raises a TraceError,
+  or names a condition for compiled code.
 """
 
 
 class Entry(NamedTuple):
-    """A public name: where it is documented, and what it is."""
+    """A public name, its value, and the page that documents it."""
 
     page: str
     name: str
@@ -79,7 +80,7 @@ class Entry(NamedTuple):
 
 
 def entries(page: str) -> list[Entry]:
-    """The public names of a module but for modules, in alphabetical order."""
+    """Return the public names of a module, except modules, in alphabetical order."""
     module = importlib.import_module(page)
     if page == "needle.ops":
         found = dict(module.FUNCTIONS)
@@ -89,7 +90,7 @@ def entries(page: str) -> list[Entry]:
     for path in _MORE.get(page, ()):
         home, _, name = path.rpartition(".")
         found[name] = getattr(importlib.import_module(home), name)
-    if page == "needle":  # where every op is, too
+    if page == "needle":  # needle also has every op
         ops = importlib.import_module("needle.ops").FUNCTIONS
         found = {name: value for name, value in found.items() if ops.get(name) is not value}
     return [
@@ -101,17 +102,17 @@ def entries(page: str) -> list[Entry]:
 
 @functools.cache
 def documented() -> list[Entry]:
-    """The entries of all pages."""
+    """Return the entries of all pages."""
     return [entry for page in PAGES for entry in entries(page)]
 
 
 def text_of(value: Any) -> str:
-    """The docstring of an object itself: not that of its type or of what it overrides."""
+    """Return an object's own docstring, not that of its type or of a method that it overrides."""
     return inspect.cleandoc(getattr(value, "__doc__", None) or "")
 
 
 def signature_of(value: Any) -> str:
-    """The arguments and the result of a call; "" for what has none that are known."""
+    """Return the arguments and the result of a call, or "" if they are unknown or not shown."""
     if not callable(value):
         return ""
     if inspect.isclass(value):
@@ -143,8 +144,8 @@ class _Bare:
 
 
 def members(entry: Entry) -> Iterator[tuple[str, Any]]:
-    """The methods and properties of a class with a docstring, but for those of a base class that
-    has an entry of its own, and methods that are functions of `needle.ops`."""
+    """Yield the methods and properties of a class that have a docstring, except functions of
+    `needle.ops` and members of a base class that has its own entry."""
     if not inspect.isclass(entry.value):
         return
     public = {other.value for other in documented() if inspect.isclass(other.value)}
@@ -167,7 +168,7 @@ def members(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 
 def markdown(text: str) -> str:
-    """A docstring as Markdown: examples in fences, and stars that are no markup escaped."""
+    """Return a docstring as Markdown: with fenced examples, and with plain stars escaped."""
     blocks = []
     for block in re.split(r"\n{2,}", text):
         if block.startswith(">>>"):
@@ -180,19 +181,19 @@ def markdown(text: str) -> str:
 
 
 def call(text: str) -> str:
-    """A name and its arguments as a block of code, in lines that end between arguments."""
-    glued = text.replace(" ", "\0").replace(",\0", ", ")  # so that it breaks only there
+    """Return a name and its arguments as a block of code whose lines end between arguments."""
+    glued = text.replace(" ", "\0").replace(",\0", ", ")  # so that lines end only there
     lines = textwrap.wrap(glued, 88, subsequent_indent="    ", break_long_words=False)
     return "\n".join(["```python", *lines, "```"]).replace("\0", " ")
 
 
 def home_of(entry: Entry) -> Entry:
-    """The first entry of what this is an entry of: the one with the text."""
+    """Return the first entry with the same value: the entry that has the text."""
     return next(other for other in documented() if other.value is entry.value)
 
 
 def section(entry: Entry) -> str:
-    """The heading, call and text of an entry, and of the methods of a class."""
+    """Return the heading, call and text of an entry, and of the methods of a class."""
     lines = [f'<a id="{entry.name}"></a>', "", f"## {entry.name}", ""]
     if signature := signature_of(entry.value):
         lines += [call(entry.full_name + signature), ""]
@@ -205,12 +206,12 @@ def section(entry: Entry) -> str:
         ops = importlib.import_module("needle.ops").FUNCTIONS
         names = [name for name in ops if hasattr(entry.value, name)]
         links = ", ".join(f"[{name}](ops.md#{name})" for name in sorted(names))
-        lines += [f"Functions of `needle.ops` that are methods, too: {links}.", ""]
+        lines += [f"These functions of `needle.ops` are methods, too: {links}.", ""]
     return "\n".join(lines)
 
 
 def index(found: list[Entry]) -> str:
-    """The names of a page, by the first sentence about the file that defines them."""
+    """Return a table of the page's names, by the first sentence of the file that defines them."""
     groups: dict[str, list[str]] = {}
     for entry in found:
         file = sys.modules.get(getattr(entry.value, "__module__", None) or entry.page)
@@ -224,19 +225,19 @@ def index(found: list[Entry]) -> str:
 
 
 def page_name(page: str) -> str:
-    """The name of a page's file: `nn.functional.md` for `needle.nn.functional`."""
+    """Return the name of a page's file: `nn.functional.md` for `needle.nn.functional`."""
     return f"{page.removeprefix('needle.')}.md"
 
 
 def about(page: str) -> str:
-    """The text at the top of a page: that of its module, without the part about its files."""
+    """Return the text at the top of a page: its module's, without the part about its files."""
     if page == "needle.ops":
         return _OPS
     return markdown(text_of(importlib.import_module(page)).partition(_INSIDE)[0])
 
 
 def page_text(page: str) -> str:
-    """A whole page."""
+    """Return the text of a whole page."""
     found = entries(page)
     own = [section(entry) for entry in found if home_of(entry) == entry]
     return "\n".join([f"# {page}", "", about(page), "", index(found), "", *own])

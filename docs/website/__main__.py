@@ -1,8 +1,8 @@
 """The guide, the documents, the reference and the lab's reports as one static site.
 
-`python -m docs.website OUT [--no-lab]` writes it into the folder OUT, whose index.html opens in a
-browser. Needs the extras `guide` and `site`. It ends with an error, and a line for each, if a link
-leads nowhere or a page would ask another machine for something.
+`python -m docs.website OUT [--no-lab]` writes the site into the folder OUT; open its index.html in
+a browser. The command needs the extras `guide` and `site`. If links lead nowhere, or pages would
+fetch something from another machine, it ends with an error that has one line for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from docs.website.normal import normal
 from docs.website.pages import Pages
 
 GUIDE = "docs/guide"
-# The pages in the tabs at the top; what they link to is on the site as well.
+# The pages in the tabs at the top; pages that they link to are on the site as well.
 _TABS: dict[str, list[str]] = {
     "Home": ["README.md"],
     "Guide": [f"{GUIDE}/README.md"],
@@ -44,9 +44,9 @@ _TABS: dict[str, list[str]] = {
     "Inside": ["docs/architecture.md", "docs/campaign.md", "CONTRIBUTING.md"],
     "Results": ["docs/performance.md"],
 }
-# Pages of the guide that are no chapters, and are read before or beside them.
+# Pages of the guide that are not chapters; people read them before or beside the chapters.
 _BESIDE = ("start-here", "glossary", "faq")
-_MARK = "search/search_index.json"  # which only a site has
+_MARK = "search/search_index.json"  # a file that only a built site has
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -63,10 +63,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def build(out: Path, *, with_lab: bool = True) -> None:
-    """Build the site into a folder, in place of one that is there. Exits with the faults, if there
-    are any, and without a change for a folder that holds something else."""
+    """Build the site in the folder `out`, replacing an older site there; `with_lab` adds the lab's
+    reports. Exits with the list of faults if the built site has any. Exits without a change if
+    the folder contains anything other than a site."""
     if out.exists() and any(out.iterdir()) and not (out / _MARK).exists():
-        sys.exit(f"{out}: holds something else than the site; it was not touched")
+        sys.exit(f"{out}: contains other files and was not touched; give an empty folder")
     with tempfile.TemporaryDirectory(prefix="needle-site-") as folder:
         source = Path(folder)
         nav = _write_pages(source, with_lab)
@@ -80,7 +81,7 @@ def build(out: Path, *, with_lab: bool = True) -> None:
 
 
 def _write_pages(source: Path, with_lab: bool) -> list[Any]:
-    """Write the Markdown of all pages, and return the order in which tabs show them."""
+    """Write the Markdown of all pages; return the list of tabs and their pages for MkDocs."""
     made = _notebooks(source / "guide" / "notebooks")
     drawn = {chapter: figures.drawn(chapter, notebook) for chapter, notebook in made.items()}
     pages = Pages(source, {chapter: rungs.with_ir(text) for chapter, text in drawn.items()})
@@ -121,26 +122,24 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
 
 
 def _notebooks(folder: Path) -> dict[Path, Any]:
-    """Execute the chapters into a folder; exits if one fails, or without the extra `guide`."""
+    """Write the executed chapters into a folder. Exits if one fails or Jupyter is missing."""
     try:
         return notebooks.write(folder)
     except ImportError as error:
-        sys.exit(f"the site needs Jupyter ({error}): make site installs it, or .[guide,site]")
+        sys.exit(f"the site needs Jupyter ({error}): run make site, or pip install '.[guide,site]'")
     except notebooks.NotExecuted as error:
         sys.exit(str(error))
 
 
 def _run_mkdocs(source: Path, site: Path, nav: list[Any]) -> None:
-    """Make HTML of the pages; exits if MkDocs finds a link that leads nowhere."""
+    """Convert the pages to HTML. Exits if MkDocs is missing or finds a link that leads nowhere."""
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
     try:
         from mkdocs.commands.build import build as mkdocs_build
         from mkdocs.config import load_config
         from mkdocs.exceptions import Abort
     except ImportError as error:
-        sys.exit(
-            f"the site needs MkDocs ({error}): make site installs it, or pip install '.[site]'"
-        )
+        sys.exit(f"the site needs MkDocs ({error}): run make site, or pip install '.[site]'")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     config = load_config(
         str(Path(__file__).with_name("mkdocs.yml")),

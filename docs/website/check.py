@@ -1,6 +1,6 @@
-"""Checks a built site: links lead to a page and a place in it, and nothing comes from outside.
+"""Check a built site: its links lead to pages and anchors, and it fetches nothing from elsewhere.
 
-`python -m docs.website.check FOLDER` prints the faults, one a line.
+`python -m docs.website.check FOLDER` prints the faults, one on each line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# What a browser fetches by itself when it shows a page; a link (<a href>) is followed by a person.
+# A browser fetches these on its own when it shows a page; a link (<a href>) waits for a click.
 _FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 _FETCHED_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "preconnect", "manifest"}
 _CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?([^"')\s]+)""")
@@ -20,7 +20,7 @@ _CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?([^"')\s]+)""")
 
 @dataclass
 class Page:
-    """What a page has and asks for: its anchors, the links, and what a browser fetches."""
+    """A page's anchors, its links, and the addresses that a browser fetches to show it."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -54,14 +54,14 @@ class _Reader(HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """A page's anchors, links and what it fetches."""
+    """Return the anchors, links and fetched addresses of the page in a file."""
     reader = _Reader()
     reader.feed(path.read_text(encoding="utf-8"))
     return reader.page
 
 
 def faults(site: Path) -> list[str]:
-    """What is wrong with the pages and style sheets of a folder, a line each; [] if nothing is."""
+    """Return the faults of the pages and style sheets in a folder, one line each, or []."""
     site = site.resolve()
     pages = {path: read(path) for path in sorted(site.rglob("*.html"))}
     found = []
@@ -69,7 +69,7 @@ def faults(site: Path) -> list[str]:
         name = path.relative_to(site)
         for address in page.fetched:
             found += [f"{name}: {fault}" for fault in _fetched(address, path, site)]
-        # The page of a wrong address has addresses from the server's root.
+        # The page for wrong addresses (404) has addresses relative to the server's root.
         for address in page.links if path.name != "404.html" else ():
             found += [f"{name}: {fault}" for fault in _linked(address, path, site, pages)]
     for path in sorted(site.rglob("*.css")):
@@ -100,7 +100,7 @@ def _linked(address: str, path: Path, site: Path, pages: dict[Path, Page]) -> li
     if not target.is_file() or not target.is_relative_to(site):
         return [f"{address} leads nowhere"]
     if parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-        return [f"{address} leads to no place of that page"]
+        return [f"{address} leads to an anchor that the page does not have"]
     return []
 
 

@@ -1,7 +1,7 @@
-"""*How the compiler works*: pages made of the pipeline itself, so that they are never out of date.
+"""The pages *How the compiler works*, made by the pipeline itself, so they are never out of date.
 
-The tuned stage's passes are run one by one on small models. A pass is shown with what its docstring
-says and with what it changed in the first model that it changed.
+The passes of the tuned stage run one by one on small models. Each pass is shown with its docstring
+and with its changes to the first model that it changed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from needle_tvm.lower.variant import Variant
 from needle_tvm.target import spec
 
 STAGE = "tuned"
-_MOST_LINES = 140  # of a difference
+_MOST_LINES = 140  # the most lines of a difference that a page shows
 
 
 @dataclass
 class Step:
-    """One run of a pass on a model: the module's text before and after, and whether more than names
-    and the order of lines has changed."""
+    """One run of a pass on a model: the module's text before and after. `changed` is False if only
+    names or the order of lines differ."""
 
     name: str
     model: str
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass
 class Shown:
-    """A pass of the pipeline: its function, its places in the list, where it changed a model."""
+    """A pass of the pipeline: its function, its positions in the list, the steps with changes."""
 
     name: str
     apply: Any
@@ -54,12 +54,12 @@ class Shown:
 
 
 def target_for(processor: str) -> Target:
-    """The target of an example's code: two threads of a processor."""
+    """Return the target for an example's code: two threads of a processor."""
     return spec.resolve({"kind": "llvm", "mcpu": processor, "num-cores": 2}).to_tvm()
 
 
 def steps(example: Example) -> list[Step]:
-    """What every pass of the pipeline does to a model, in order."""
+    """Run each pass of the pipeline on a model, in order; return one Step for each."""
     target = target_for(example.processor)
     graph = trace(example.model, *example.inputs, dims=example.dims)
     passes = pipeline.in_precision(pipeline.of(target, STAGE), example.precision)
@@ -80,12 +80,12 @@ def _same_lines(one: str, other: str) -> bool:
 
 
 def name_of(apply: Any) -> str:
-    """A pass's name, as `disable=[...]` takes it."""
+    """Return the name of a pass, as `disable=[...]` takes it."""
     return str(getattr(apply, "func", apply).__name__).lstrip("_")
 
 
 def shown(ways: Iterable[list[Step]]) -> list[Shown]:
-    """The passes of the tuned stage, each once, in order, with the steps that changed something."""
+    """Return each pass of the tuned stage once, in order, with the steps that changed a model."""
     listed = pipeline.PIPELINES["llvm"][STAGE]
     found: dict[str, Shown] = {}
     for place, apply in enumerate((*listed.graph, *listed.schedule), 1):
@@ -121,27 +121,28 @@ def _index(
     lines = [
         "# How the compiler works",
         "",
-        "These pages are made from the compiler itself: the passes are those that `compile` runs at"
-        f" stage `{STAGE}`, in their order, and the code is what each of them turned a small model"
-        f" into, for a processor `{COMMON}`. [Architecture](../architecture.md) says which"
-        " folder does what.",
+        "The compiler itself made these pages. They show the passes that `compile` runs at stage"
+        f" `{STAGE}`, in order, and the code of a small model after each pass, for a processor"
+        f" `{COMMON}`. [Architecture](../architecture.md) says which folder does what.",
         "",
         "A model goes through four forms:",
         "",
         "1. a *graph* of needle's operations, recorded by running the model on shapes;",
         "2. a *Relax module*: one function `main` that calls operators on whole tensors;",
-        "3. the same with *kernels*: each operator, or several that were fused, is a function of"
+        "3. the same module with *kernels*: each operator, or several fused ones, is a function of"
         " loops (`T.prim_func`), which `main` calls by `R.call_tir`;",
-        "4. the same with *schedules*: loops tiled, in vectors, on threads. LLVM compiles these.",
+        "4. the same module with *schedules*: its loops are tiled, vectorised and shared out to"
+        " threads. LLVM compiles these.",
         "",
         f"## {first.what[0].upper()}{first.what[1:]}",
         "",
-        "The graph, translated; weights are parameters of `main`:",
+        "This is the translated graph. Weights are parameters of `main`:",
         "",
         _fence(way[0].before, "python"),
         "",
-        "What each pass leaves of it. *Calls* are those of operators and kernels in `main`;"
-        " *kernels* are functions of loops, with those that prepare the weights once:",
+        "The table shows the module after each pass. *Calls* counts the calls of operators and"
+        " kernels in `main`; *kernels* counts the functions of loops, including those that prepare"
+        " the weights once:",
         "",
         "| pass | calls in `main` | kernels | lines |",
         "|---|---:|---:|---:|",
@@ -156,12 +157,13 @@ def _index(
     ]
     lines += [
         "",
-        "Drawn: a box is a call on what depends on the input, of an operator before and of a kernel"
-        " after. Work on weights alone is not drawn. `merge_kernels` is left out on the right: it"
-        " makes one kernel of all of them.",
+        "The pictures show the first and the last module. A box is a call that depends on the"
+        " input: of an operator on the left, of a kernel on the right. Work on weights alone is"
+        " not drawn. The right picture leaves out `merge_kernels`, which makes one kernel of"
+        " them all.",
         "",
         *_drawn(way[0].before, way[-1].before, first.name, "first", pictures),
-        f"And the same of *{second.name}*, {second.what}:",
+        f"These are the pictures of *{second.name}*, {second.what}:",
         "",
         *_drawn(
             ways[second.name][0].before,
@@ -178,14 +180,14 @@ def _index(
         + ", ".join(f"[{name}](passes.md#{_anchor(name)})" for name in unused)
         + ".",
         "",
-        "What LLVM gets:",
+        "LLVM gets this code:",
         "",
         _fence(_cut(way[-1].after, 220), "python"),
         "",
         "## The lists of passes",
         "",
-        "By kind of processor and stage, as `needle_tvm/lower/pipeline.py` has them; what comes"
-        " after the bar schedules loops, and a search does its work there:",
+        "`needle_tvm/lower/pipeline.py` has one list for each kind of processor and stage. Passes"
+        " after the bar schedule loops, and a search does its work there:",
         "",
     ]
     for kind, stages in pipeline.PIPELINES.items():
@@ -204,13 +206,13 @@ def _passes(models: list[Example], passes: list[Shown], pictures: Path) -> str:
         "# The passes, one by one",
         "",
         f"The {sum(len(each.places) for each in passes)} passes of stage `{STAGE}` on a processor,"
-        " in their order. A pass that runs several times is shown once. Each has the text of its"
-        " docstring, and what it changed in one of these models, traced with small inputs:",
+        " in order. A pass that runs several times is shown once. Each section has the pass's"
+        " docstring, and its changes to one of these models, traced with small inputs:",
         "",
         *[f"- *{each.name}*: {each.what}" for each in models],
         "",
-        "`needle_tvm.compile(..., disable=[NAME])` leaves a pass out, to see what it is worth."
-        " `LiftTransformParams` and others of TVM's are described in TVM's own documentation, too.",
+        "`needle_tvm.compile(..., disable=[NAME])` leaves a pass out, to measure its effect."
+        " TVM's own documentation also describes the passes of TVM, such as `LiftTransformParams`.",
         "",
     ]
     for each in passes:
@@ -231,7 +233,7 @@ def _section(each: Shown, pictures: Path) -> list[str]:
         "",
     ]
     if not each.steps:
-        return [*lines, "None of the models above has what it looks for.", ""]
+        return [*lines, "The pass finds nothing to do in the models above.", ""]
     step = each.steps[0]
     others = sorted({other.model for other in each.steps} - {step.model})
     also = f" (it also changes {', '.join(others)})" if others else ""
@@ -239,7 +241,7 @@ def _section(each: Shown, pictures: Path) -> list[str]:
         also = f" (it also changes {len(others)} of the other models)"
     return [
         *lines,
-        f"What it changes in *{step.model}*{also}:",
+        f"Its changes to *{step.model}*{also}:",
         "",
         _fence(_cut(unified(step.before, step.after), _MOST_LINES), "diff"),
         "",
@@ -250,7 +252,7 @@ def _section(each: Shown, pictures: Path) -> list[str]:
 def _drawn(
     before: str, after: str, model: str, name: str, pictures: Path, *, folded: bool = False
 ) -> list[str]:
-    """Two pictures of `main` side by side; nothing if they are the same."""
+    """Return two pictures of `main` side by side as Markdown lines; [] if both are the same."""
     both = [
         picture(text, f"{model}, {when}") for text, when in ((before, "before"), (after, "after"))
     ]
@@ -268,7 +270,7 @@ def _drawn(
 
 
 def about(apply: Any) -> str:
-    """What a pass says of itself: the docstring of its module, or of the pass of TVM's."""
+    """Return the description of a pass: its module's docstring, or that of TVM's pass."""
     function = getattr(apply, "func", apply)
     own = inspect.getmodule(function)
     theirs = getattr(transform, name_of(apply), None)

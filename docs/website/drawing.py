@@ -1,4 +1,4 @@
-"""A Relax module's `main` as a picture: a box for each call on what depends on an input."""
+"""Draw a Relax module's `main`: a box for each call that depends on an input."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from needle_tvm.cli.drawing.svg import svg
 
 _TENSOR = re.compile(r"R\.Tensor\(\((.*?),?\), dtype='(\w+)'\)")
 _BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int64": 8}
-# What a value depends on: boxes, and weights by their positions.
+# The boxes and the weights that a value depends on.
 _Sources = tuple[frozenset[int], frozenset[Weight]]
 
 
 def picture(script: str, title: str) -> str:
-    """The SVG of the function `main` in a module's TVMScript. Work on weights alone is not drawn,
-    since it runs once; its weights are listed where its result is read."""
+    """Return the SVG of the function `main` in a module's TVMScript. Work on weights alone is not
+    drawn, since it runs once; the box that reads its result lists the weights."""
     drawn = Drawn(title)
     values: dict[str, _Sources] = {}
     main = next(
@@ -51,7 +51,7 @@ def picture(script: str, title: str) -> str:
 
 
 def _bindings(main: ast.FunctionDef) -> list[tuple[str, ast.expr, str]]:
-    """The names that `main` binds, their values and the text of their types, in order."""
+    """Return the names that `main` binds, their values and the text of their types, in order."""
     found = []
     for node in ast.walk(main):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
@@ -63,7 +63,7 @@ def _bindings(main: ast.FunctionDef) -> list[tuple[str, ast.expr, str]]:
 
 
 def _read(node: ast.expr | None, values: dict[str, _Sources]) -> _Sources:
-    """The boxes and weights of all names in an expression."""
+    """Return the boxes and weights of all names in an expression."""
     names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)] if node else []
     found = [values[name] for name in names if name in values]
     return (
@@ -73,14 +73,14 @@ def _read(node: ast.expr | None, values: dict[str, _Sources]) -> _Sources:
 
 
 def _called(call: ast.Call) -> tuple[str, bool]:
-    """The operator that is called, or the kernel that `R.call_tir` calls, and whether it is one."""
+    """Return the name of the called operator or kernel, and whether it is a kernel."""
     name = ast.unparse(call.func)
     is_kernel = name == "R.call_tir"
     return (ast.unparse(call.args[0]) if is_kernel else name).rpartition(".")[2], is_kernel
 
 
 def _described(node: ast.AST | None) -> tuple[str, int]:
-    """The first tensor type in an annotation or a call as text, and its size in bytes."""
+    """Return the first tensor type in an annotation or call as text, and its size in bytes."""
     found = _TENSOR.findall(ast.unparse(node)) if node else []
     if not found:
         return "", 0

@@ -1,4 +1,4 @@
-"""The pictures and steppers that the guide's code draws, each after the block that draws it."""
+"""Put the pictures and steppers that the guide's code draws after the blocks that draw them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _STEPPER = re.compile(r'<figure class="stepper".*?</figure>', re.DOTALL)
 
 
 def drawn(chapter: Path, notebook: NotebookNode) -> str:
-    """A chapter's text with the pictures and steppers among the outputs of its executed notebook,
-    as parts of the page: their text has its size and colour."""
+    """Return a chapter's text with the pictures and steppers of its executed notebook. They are
+    parts of the page, so their text has the page's size and colour."""
     codes = [cell for cell in notebooks.cells(chapter) if cell.kind != "markdown"]
     executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     after: dict[int, list[str]] = {}
@@ -36,7 +36,7 @@ def drawn(chapter: Path, notebook: NotebookNode) -> str:
 
 
 def _parts(data: Mapping[str, str]) -> list[str]:
-    """What stands on the page for one output."""
+    """Return the HTML that the page shows for one output of a cell."""
     steppers = _STEPPER.findall(data.get("text/html", ""))
     if steppers:
         return [each.replace("<figure", "\n<figure data-search-exclude", 1) for each in steppers]

@@ -1,5 +1,5 @@
-// Pages opened from a folder: browsers start no worker there, and the search is one. A hidden frame
-// runs its script in place of the worker. (The script looks for the name IFrameWorker.)
+// The search is a worker, and browsers start no worker for pages opened from a folder. There, a
+// hidden frame runs the worker's script. (The script looks for the name IFrameWorker.)
 if (location.protocol === "file:") {
   window.IFrameWorker = class extends EventTarget {
     constructor(address) {

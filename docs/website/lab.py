@@ -1,4 +1,4 @@
-"""The lab's reports of all ladders, untimed: schedules, code, and pictures of traces."""
+"""Write the lab's reports of all ladders, untimed: schedules, code, and pictures of traces."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from kernel_lab import registry
 from needle_tvm.process.threads import available_cores
 
-PICTURED = 3  # rungs of a report with pictures, which take most of the time
+PICTURED = 3  # rungs of a report that get pictures; drawing takes most of the time
 _BACK = '<p><a href="../index.html">All ladders</a> · <a href="../../index.html">needle</a></p>'
 
 
 def index() -> str:
-    """The page that lists the reports, in Markdown."""
+    """Return the page that lists the reports, in Markdown."""
     lines = [
         "# The lab's reports",
         "",
-        "Each page has one ladder: its rungs with their reasons, the code of each schedule, what it"
-        " changed, the compiler's output, and pictures of the memory accesses of up to three rungs"
-        " (the chapters have more). A GPU's page also has a table of registers, occupancy, sectors"
-        " and banks. [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md)"
-        " explain the pictures. Nothing is timed here, since times belong to the machine that they"
-        " were taken on: `python -m kernel_lab gemm -d cpu --peers --report DIR` makes such a page"
-        " with the times of yours.",
+        "Each page shows one ladder: its rungs with their reasons, the code of each schedule and"
+        " its changes, the compiler's output, and pictures of the memory accesses of up to three"
+        " rungs (the chapters have more). The page of a GPU ladder also has a table of registers,"
+        " occupancy, sectors and banks. The chapters [CPU](../guide/03-cpu.md) and"
+        " [GPU](../guide/04-gpu.md) explain the pictures. The pages have no times, since times are"
+        " true only of the machine that measured them. To make such a page with the times of your"
+        " machine, run `python -m kernel_lab gemm -d cpu --peers --report DIR`.",
         "",
         '<ul class="reports">',
     ]
@@ -39,8 +39,8 @@ def index() -> str:
 
 
 def write(out: Path) -> None:
-    """Write a report of every ladder into OUT/NAME-DEVICE/, as many at once as there are cores."""
-    context = multiprocessing.get_context("spawn")  # each has a compiler of its own
+    """Write a report of every ladder into OUT/NAME-DEVICE/, on all cores at once."""
+    context = multiprocessing.get_context("spawn")  # each process has its own compiler
     with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
         waiting = [
             pool.submit(write_report, name, device, out / f"{name}-{device}")
@@ -55,8 +55,8 @@ def _rungs(key: tuple[str, str]) -> int:
 
 
 def write_report(name: str, device: str, folder: Path) -> None:
-    """Write one report, with links back to the site, into a folder. For a process of its own: it
-    changes how many rungs have pictures."""
+    """Write one report, with links back to the site, into a folder. Run this in a separate
+    process: it sets `report.PICTURED`, the number of rungs with pictures."""
     from kernel_lab import report
     from kernel_lab.run import Request, run
 
@@ -65,4 +65,4 @@ def write_report(name: str, device: str, folder: Path) -> None:
     page = report.write(run(request), folder)
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("<main>", f"<main>\n{_BACK}", 1), encoding="utf-8")
-    shutil.rmtree(folder / "pictures")  # the page has them
+    shutil.rmtree(folder / "pictures")  # the page contains the pictures

@@ -1,4 +1,4 @@
-"""The small models whose way through the compiler the site shows."""
+"""The small models that the site shows at each pass of the compiler."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import needle as ndl
 from needle import nn, ops
 
-COMMON = "x86-64-v3"  # a processor that most machines have: every machine makes the same pages
+# Most machines have this processor; with it, every machine makes the same pages.
+COMMON = "x86-64-v3"
 
 
 class Example(NamedTuple):
-    """A model, and what it is compiled for: inputs, dims, precision of matmuls, processor, and the
-    results that replace inputs (pairs of their numbers)."""
+    """A model and its arguments of `compile`: inputs, dims, precision of matmuls, and processor.
+    `updates` has (result, input) pairs of numbers: these results replace these inputs."""
 
     name: str
     what: str
@@ -28,7 +29,7 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """The models, the simplest first; together they need nearly every pass."""
+    """Return the models, the simplest first. Together they need nearly every pass."""
     ndl.manual_seed(0)
     half = ndl.Tensor(np.ones((4, 16), "float32")).astype("bfloat16")
     whole = ndl.Tensor(np.ones((4, 8), "int32"))
@@ -44,7 +45,7 @@ def examples() -> list[Example]:
         ),
         Example(
             "convnet",
-            "a 3x3 convolution with batch norm, one of a channel a group, the mean",
+            "a 3x3 convolution with batch norm, another whose groups have one channel, the mean",
             _convnet(),
             (_x(2, 3, 12, 12),),
         ),
@@ -100,7 +101,7 @@ def examples() -> list[Example]:
         Example(
             "cancelling", "a sum minus one of its terms", lambda x, y: (x + y) - y, (_x(4), _x(4))
         ),
-        Example("bfloat16", "two operations on halves", lambda x: (x + 1.5) * x, (half,)),
+        Example("bfloat16", "two operations in bfloat16", lambda x: (x + 1.5) * x, (half,)),
         Example(
             "rounded", "a linear layer in bfloat16", linear, (_x(8, 32),), precision="bfloat16"
         ),
@@ -128,7 +129,7 @@ def examples() -> list[Example]:
         ),
         Example(
             "any size",
-            "a sum over rows whose number the call decides",
+            "differences of neighbouring rows, over the number of rows, which may vary",
             _windows,
             (_x(6, 3),),
             dims={0: {0: ndl.Dim("n", min=2, max=64)}},
@@ -195,7 +196,7 @@ class _Mean(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Queries, keys and values with a layer norm each, two heads, and the sum with the input."""
+    """Attention with two heads: queries, keys and values each have a layer norm; adds the input."""
 
     def __init__(self) -> None:
         super().__init__()

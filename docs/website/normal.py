@@ -1,8 +1,8 @@
-"""The repository's Markdown, which GitHub shows, in the form that Python-Markdown reads.
+"""Rewrite the repository's Markdown, which GitHub shows, in the form that Python-Markdown reads.
 
-GitHub follows CommonMark; Python-Markdown differs in what these functions change. It wants lists
-indented by four spaces a level, with a blank line before and after each, knows one word after a
-fence, and takes no Markdown inside of HTML unless told to.
+GitHub follows CommonMark, and Python-Markdown differs from it. Python-Markdown needs lists that are
+indented by four spaces a level, with a blank line before and after each. It reads only one word
+after a fence, and it reads no Markdown inside of HTML without an attribute `markdown`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FENCE = re.compile(r"^(\s*)```(\w+) [^\n`{]+$", re.MULTILINE)
 
 
 def normal(text: str) -> str:
-    """A page for Python-Markdown."""
+    """Return the text of a page in the form that Python-Markdown reads."""
     text = _FENCE.sub(r"\1```\2", text)
     text = re.sub(r"^<details>", '<details markdown="1" class="answer">', text, flags=re.MULTILINE)
     text = _ROW.sub(lambda row: _whole(row[0]), text)
@@ -26,13 +26,13 @@ def normal(text: str) -> str:
 
 
 def _whole(row: str) -> str:
-    """A table's row in which no line breaks inside of a range or before a unit."""
+    """Return a table's row with ranges, and numbers and their units, joined by no-break marks."""
     row = re.sub(r"\((\d[\d.]*)-(\d[\d.]*)\)", "(\\1\N{NON-BREAKING HYPHEN}\\2)", row)
     return re.sub(rf"(\d) ({_UNITS})(?=[ |)])", "\\1\N{NO-BREAK SPACE}\\2", row)
 
 
 def _indented(lines: list[str]) -> list[str]:
-    """The lines with each level of a list at four spaces, and a blank line before each list."""
+    """Return the lines with lists indented by four spaces a level, after a blank line."""
     depth, cut, first, starts = _lists(lines)
     made: list[str] = []
     for number, line in enumerate(lines):
@@ -53,8 +53,11 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 def _lists(lines: list[str]) -> tuple[list[int], list[int], dict[int, str], set[int]]:
-    """By line: how many list items it is in, and the width of their markers; the lines that begin
-    an item with what is before its text; and the lines on which an outermost list begins."""
+    """Find the lists in `lines`.
+
+    Returns, for each line, the number of list items that it is in and the width of the innermost
+    marker; the markers of the lines that begin an item; and the lines on which a list begins.
+    """
     depth, cut = [0] * len(lines), [0] * len(lines)
     first: dict[int, str] = {}
     starts: set[int] = set()

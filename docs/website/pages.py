@@ -1,7 +1,8 @@
-"""The site's pages: the repository's Markdown in one folder, with links between its files kept.
+"""Gather the site's pages: the repository's Markdown in one folder, with working links.
 
-A page of the repository that another one links to is a page of the site, too. What is linked and is
-no page (a program, the licence) becomes a page that shows it; a folder becomes a list of its pages.
+If a page of the site links to another page of the repository, that page is on the site, too. A
+linked file that is not a page (a program, the licence) becomes a page that shows its text. A linked
+folder becomes a list of its pages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from docs.website.normal import normal
 
 ROOT = Path(__file__).resolve().parents[2]
-# Pages whose place on the site is not the one that they have under docs/.
+# Pages whose place on the site differs from their place under docs/.
 _PLACES = {"CONTRIBUTING.md": "contributing.md", "gallery/README.md": "gallery.md"}
 _LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".cc": "cpp", ".h": "cpp"}
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.M | re.S)
@@ -23,8 +24,8 @@ _LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")
 
 
 class Pages:
-    """The pages that have been written into a folder, by their paths in the repository; `texts`
-    has those of files whose text on the site is another."""
+    """The site's pages in the folder `out`. `places` maps their paths in the repository to their
+    places on the site; `texts` replaces the text of some files."""
 
     def __init__(self, out: Path, texts: Mapping[Path, str]) -> None:
         self.out, self._given = out, texts
@@ -32,7 +33,7 @@ class Pages:
         self._texts: dict[str, str] = {}
 
     def add(self, source: str) -> str:
-        """Make a page of a file or folder of the repository; return its place on the site."""
+        """Add a file or folder of the repository as a page; return its place on the site."""
         if source in self.places:
             return self.places[source]
         path = ROOT / source
@@ -56,7 +57,7 @@ class Pages:
         return place
 
     def write(self) -> list[str]:
-        """Write all pages; their places."""
+        """Write all pages; return their places."""
         for place, text in self._texts.items():
             file = self.out / place
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +69,11 @@ class Pages:
         self._texts[place] = f"{self._texts[place].rstrip()}\n\n{text}\n"
 
     def hide_navigation(self, place: str) -> None:
-        """Leave out the list of pages beside a page that has none beside it."""
+        """Leave out the list of pages beside a page that stands alone in its tab."""
         self._texts[place] = f"---\nhide: [navigation]\n---\n\n{self._texts[place]}"
 
     def title(self, place: str) -> str:
-        """A page's first heading."""
+        """Return a page's first heading, or its place if it has none."""
         found = re.search(r"^# (.*)$", self._texts[place], re.M)
         return found[1].replace("`", "") if found else place
 
@@ -91,7 +92,7 @@ class Pages:
         return place
 
     def _linked(self, text: str, source: str) -> str:
-        """A page's text with links that are right on the site; code is left as it is."""
+        """Return a page's text with its links changed to places on the site, except in code."""
         parts = _CODE.split(text)
         parts[::2] = [_LINK.sub(lambda m: self._link(m, source), part) for part in parts[::2]]
         return "".join(parts)
@@ -103,7 +104,7 @@ class Pages:
             return match[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         if not (ROOT / found).exists():
-            return match[0]  # the strict build names it
+            return match[0]  # MkDocs reports it
         place = self.add(found)
         return f"{words}({_relative(place, self.places[source])}{hash_}{anchor})"
 

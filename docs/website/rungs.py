@@ -1,6 +1,6 @@
-"""What each rung of the chapters changes in the IR, folded below its code.
+"""Show, folded below the code of each rung in the chapters, its changes to the IR.
 
-A rung's code stands after comments like `<!-- code: schedule gemm/cpu/tile -->`.
+A rung's code stands after a comment like `<!-- code: schedule gemm/cpu/tile -->`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kernel_lab.workload import Case, describe
 
 
 def with_ir(text: str) -> str:
-    """A chapter's text with a folded difference after the last block of each rung's code."""
+    """Return a chapter's text with a folded difference after the last block of each rung's code."""
     last: dict[tuple[str, str, str], int] = {}
     for match in BLOCK.finditer(text):
         _, workload, device, name, _ = match.groups()
@@ -24,7 +24,7 @@ def with_ir(text: str) -> str:
 
 
 def folded(workload: str, device: str, name: str) -> str:
-    """A rung's difference from the one before it, or a first one's IR, as folded Markdown."""
+    """Return a rung's difference from the rung before it, or the IR of a first rung, folded."""
     ladder = registry.ladder(workload, device)
     target = make_target(device)
     found = rung_diff(ladder, name, Case(ladder.workload.size(device), processor(target)))

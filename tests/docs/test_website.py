@@ -41,8 +41,11 @@ def page(body):
     [
         ('<a href="none.html">x</a>', "none.html leads nowhere"),
         ('<a href="../../etc/passwd">x</a>', "../../etc/passwd leads nowhere"),
-        ('<a href="#nothing">x</a>', "#nothing leads to no place of that page"),
-        ('<a href="other.html#no">x</a>', "other.html#no leads to no place of that page"),
+        ('<a href="#nothing">x</a>', "#nothing leads to an anchor that the page does not have"),
+        (
+            '<a href="other.html#no">x</a>',
+            "other.html#no leads to an anchor that the page does not have",
+        ),
         ('<img src="none.png">', "fetches none.png, which does not exist"),
         (
             '<script src="https://example.org/a.js"></script>',
