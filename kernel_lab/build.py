@@ -38,19 +38,19 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_architecture() -> str | None:
-    """The architecture of this machine's first GPU, such as "sm_90"; None without a GPU."""
+    """Return the architecture of this machine's first GPU, such as "sm_90"; None without a GPU."""
     found = gpu.gpus()
     return found[0].arch if found else None
 
 
 def architecture(target: Target) -> str | None:
-    """A GPU target's architecture; None for a processor."""
+    """Return a GPU target's architecture; None for a processor."""
     info = target_info(target)
     return info.arch if info.is_gpu else None
 
 
 def make_target(device: str, arch: str | None = None) -> Target:
-    """The TVM Target; a GPU's has this machine's processor as its host."""
+    """Return the TVM Target; a GPU's has this machine's processor as its host."""
     from needle_tvm._tvm.names import make_target as make
     from needle_tvm._tvm.names import tvm
 
@@ -60,7 +60,7 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 
 def processor(target: Target) -> Processor:
-    """The facts about an llvm target that schedules depend on; the defaults for a GPU."""
+    """Return the facts about an llvm target that schedules depend on; the defaults for a GPU."""
     info = target_info(target)
     if not info.is_cpu:
         return Processor()
@@ -94,5 +94,5 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
 
 
 def why_no_gpu() -> str | None:
-    """The reason that nothing can run on a GPU here; None if it can."""
+    """Return the reason that nothing can run on a GPU here; None if it can."""
     return gpu.why_none() or None

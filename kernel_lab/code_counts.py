@@ -48,8 +48,8 @@ def instructions(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def hot_part(text: str) -> HotPart:
-    """The innermost loop or straight-line block with the most arithmetic; among equals a loop, and
-    then the longer one.
+    """Return the innermost loop or straight-line block with the most arithmetic; among equals a
+    loop, and then the longer one.
 
     An innermost loop is a backward jump with no other inside. A block goes from label to label: if
     everything was unrolled, the work is there.

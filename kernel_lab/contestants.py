@@ -14,7 +14,7 @@ from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
 
 
 def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32") -> Calls:
-    """A rung's compiled library, run without TVM's compiler."""
+    """Return a rung's compiled library, run without TVM's compiler."""
     from needle_tvm._tvm.ffi import load_ffi
     from needle_tvm.runtime.memory import aligned_copy
 
@@ -27,7 +27,7 @@ def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32
 
 
 def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
-    """An array whose elements are wrong: NaN, or the least integer."""
+    """Return an array whose elements are wrong: NaN, or the least integer."""
     kind = np.dtype(dtype)
     return np.full(tuple(shape), np.nan if kind.kind == "f" else np.iinfo(kind).min, kind)
 
@@ -35,7 +35,7 @@ def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
 def device_library(
     path: str, inputs: str, output: Sequence[int], dtype: str = "float32"
 ) -> ClockedCalls:
-    """A rung's library on a GPU: a call is one launch and the wait for it."""
+    """Return a rung's library on a GPU: a call is one launch and the wait for it."""
     from needle_tvm._tvm.ffi import load_cuda_runtime
     from needle_tvm.runtime.device_clock import contestant
     from needle_tvm.runtime.memory import CudaMemory

@@ -14,7 +14,8 @@ def factor(value: float) -> str:
 
 
 def against(value: float, other: str) -> str:
-    """A factor in a sentence: "5,740 times as fast as naive", "10.6 times slower than naive"."""
+    """Return a factor in a sentence: "5,740 times as fast as naive", "10.6 times slower than
+    naive"."""
     text = factor(value)
     if text.endswith("x"):
         return f"{text.removesuffix('x')} times as fast as {other}"
@@ -22,7 +23,8 @@ def against(value: float, other: str) -> str:
 
 
 def with_quartiles(ratio: Spread) -> str:
-    """A factor and its quartiles: "2.00 (1.96-2.04)"; one far from 1 alone, as `factor` has it."""
+    """Return a factor and its quartiles: "2.00 (1.96-2.04)"; one far from 1 alone, as `factor` has
+    it."""
     if 0.5 <= ratio.median < 1000:
         return quartiles(ratio.median, ratio.lower, ratio.upper)
     return factor(ratio.median)

@@ -120,7 +120,7 @@ class Field:
                 self._refuse(entry, wrong)
 
     def leave_out(self, error: timing.TimingError) -> bool:
-        """Whether the contest goes on without a contestant that failed."""
+        """Return whether the contest goes on without a contestant that failed."""
         for entry in self.entries:
             if error.child == entry.name and self.keep_going:
                 entry.refused = entry.refused or error_line(error)

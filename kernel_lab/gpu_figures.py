@@ -60,7 +60,7 @@ def add_figures(
 
 
 def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
-    """The figures of one compiled kernel."""
+    """Return the figures of one compiled kernel."""
     used = kernel.resources
     try:
         held = occupancy(arch, kernel.threads, used.registers, used.shared)
@@ -78,7 +78,8 @@ def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
 
 
 def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]) -> Requests:
-    """The requests of a trace made at `size`; `kernels` say which loads nvcc joined, if any."""
+    """Return the requests of a trace made at `size`; `kernels` say which loads nvcc joined, if
+    any."""
     sectors: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
     degree: dict[bool, int] = {}
     widths = {False: _width(kernels, "ld.shared"), True: _width(kernels, "st.shared")}
@@ -98,8 +99,8 @@ def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]
 
 
 def _width(kernels: Sequence[Kernel], access: str) -> int:
-    """The bytes that each thread accesses at once in PTX if all such accesses are vectors of one
-    width; 0 if they are not: then those of the schedule's own loops count."""
+    """Return the bytes that each thread accesses at once in PTX if all such accesses are vectors of
+    one width; 0 if they are not: then those of the schedule's own loops count."""
     found = {width for kernel in kernels for width in kernel.counts.accesses.get(access, {})}
     return _JOINED.get(found.pop(), 0) if len(found) == 1 else 0
 
@@ -119,7 +120,7 @@ HEADINGS = (
 
 
 def figure_rows(entries: Sequence[RungResult]) -> list[list[str]]:
-    """A row of cells under HEADINGS for each kernel of the rungs that have figures."""
+    """Return a row of cells under HEADINGS for each kernel of the rungs that have figures."""
     rows = []
     for entry in entries:
         if entry.static is None:

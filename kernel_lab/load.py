@@ -12,8 +12,9 @@ _STAT = Path("/proc/stat")
 
 
 def busy_share() -> float | None:
-    """The share of time, 0 to 1, that the processors we may use spend on others' work, measured
-    while this process sleeps for half a second. None where Linux's /proc/stat is missing."""
+    """Return the share of time, 0 to 1, that the processors we may use spend on others' work,
+    measured while this process sleeps for half a second. None where Linux's /proc/stat is
+    missing."""
     before = _times()
     time.sleep(_SECONDS)
     after = _times()

@@ -63,7 +63,7 @@ class Occupancy:
 
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Occupancy:
-    """The occupancy of a kernel on a GPU of architecture `arch`, such as "sm_90".
+    """Return the occupancy of a kernel on a GPU of architecture `arch`, such as "sm_90".
 
     `threads` is the number of threads of a block, `registers` those of a thread, `shared` the bytes
     of shared memory of a block. Raises LabUsageError for an architecture that is not in the table.

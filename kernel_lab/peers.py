@@ -54,7 +54,8 @@ _TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it 
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
-    """The peers of a workload on a device; beside a GPU's ladder also those on the processor."""
+    """Return the peers of a workload on a device; beside a GPU's ladder also those on the
+    processor."""
     found = []
     if device == "cuda" and workload.name in _TORCH:
         how = _TORCH[workload.name]
@@ -83,7 +84,7 @@ def _on_processor(name: str) -> list[Peer]:
 
 
 def contestant(peer: Peer, workload: Workload, inputs: str, size: Size, threads: int) -> Contestant:
-    """A peer as a contestant on saved inputs."""
+    """Return a peer as a contestant on saved inputs."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]

@@ -136,7 +136,8 @@ def _table(result: LabResult) -> str:
 
 
 def _static(result: LabResult) -> str:
-    """The static figures of a GPU's rungs as a table, and what they mean; empty without any."""
+    """Return the static figures of a GPU's rungs as a table, and what they mean; empty without
+    any."""
     rows = gpu_figures.figure_rows(result.rungs)
     if not rows:
         return ""
@@ -156,7 +157,7 @@ def _static(result: LabResult) -> str:
 
 
 def _unbroken(items: str) -> str:
-    """A list that a browser breaks only between items."""
+    """Return a list that a browser breaks only between items."""
     return items.replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
 
 
@@ -190,7 +191,7 @@ def _kind(entry: RungResult) -> str:
 
 
 def expected_text(entry: RungResult) -> str:
-    """The expected factor of a rung, as "2 to 4x"."""
+    """Return the expected factor of a rung, as "2 to 4x"."""
     if entry.expected is None or entry.kind in ("naive", "peer"):
         return ""
     low, high = entry.expected
@@ -214,7 +215,8 @@ def _charts(result: LabResult, pictures: Path) -> str:
 
 
 def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
-    """The traced traffic of the timed hand-written rungs, and a note on the size of the traces."""
+    """Return the traced traffic of the timed hand-written rungs, and a note on the size of the
+    traces."""
     if result.roofline is None:
         return {}, ""
     ladder = registry.ladder(result.workload, result.device)
@@ -233,7 +235,7 @@ def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
 
 
 def pictured(result: LabResult) -> list[str]:
-    """The rungs whose accesses are drawn: naive, the best, and those with the largest gains.
+    """Return the rungs whose accesses are drawn: naive, the best, and those with the largest gains.
 
     A schedule found by a search is specific to its size, and is not drawn.
     """
@@ -252,7 +254,7 @@ def pictured(result: LabResult) -> list[str]:
 
 
 def _side_by_side(result: LabResult) -> str:
-    """The pictured rungs of a CPU ladder that did not fail, side by side."""
+    """Return the pictured rungs of a CPU ladder that did not fail, side by side."""
     if result.device != "cpu":
         return ""
     ladder = registry.ladder(result.workload, result.device)

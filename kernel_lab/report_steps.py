@@ -16,8 +16,8 @@ _FLOPS = 150_000  # of the size: a few hundred thousand steps of a naive rung
 
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
-    """A stepper of up to four CPU rungs, the first one included, each on one thread with a cache of
-    a sixteenth of the data; empty if fewer than two can be traced at one size."""
+    """Return a stepper of up to four CPU rungs, the first one included, each on one thread with a
+    cache of a sixteenth of the data; empty if fewer than two can be traced at one size."""
     chosen: list[Rung] = []
     for rung in rungs:
         if (

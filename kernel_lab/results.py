@@ -235,7 +235,7 @@ class LabResult:
     sweep_axis: str | None = None
 
     def rung(self, name: str) -> RungResult:
-        """The entry of a rung or peer. Raises KeyError if there is none of that name."""
+        """Return the entry of a rung or peer. Raises KeyError if there is none of that name."""
         for entry in (*self.rungs, *self.peers):
             if entry.name == name:
                 return entry
@@ -261,7 +261,8 @@ class LabResult:
         return None
 
     def best(self) -> RungResult | None:
-        """The fastest hand-written rung that was timed and has the first rung's precision."""
+        """Return the fastest hand-written rung that was timed and has the first rung's
+        precision."""
         timed = [
             r
             for r in self.rungs

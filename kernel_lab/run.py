@@ -170,7 +170,7 @@ OWN_SEARCH, META_SCHEDULE = "own_search", "meta_schedule"
 def _searches(
     ladder: Ladder, case: Case, target: Target, request: Request, say: Progress
 ) -> list[RungResult]:
-    """The two search rungs, each with a budget of `trials`."""
+    """Return the two search rungs, each with a budget of `trials`."""
     from needle_tvm._tvm.names import IRModule, te
 
     trials, seed = request.trials, request.seed
@@ -201,7 +201,8 @@ def _searches(
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
-    """A search's best schedule as a rung; if it found none, the rung is refused with the reason."""
+    """Return a search's best schedule as a rung; if it found none, the rung is refused with the
+    reason."""
     entry = RungResult(name, "search", reason, after=after)
     try:
         best = look()
@@ -214,8 +215,8 @@ def _found(name: str, reason: str, after: str, look: Callable[[], search.Found])
 
 
 def _why_untimed(request: Request) -> str | None:
-    """The reason that nothing is timed; None if rungs are timed. Raises LabUsageError if they
-    should be and cannot.
+    """Return the reason that nothing is timed; None if rungs are timed. Raises LabUsageError if
+    they should be and cannot.
 
     GPU rungs need no GPU to be scheduled, compiled and traced: only timing does.
     """
@@ -286,7 +287,7 @@ def _measure(
 def _contest(
     contest: Field, rounds: int, block_seconds: float, say: Progress
 ) -> dict[str, timing.Result]:
-    """The result of each contestant of a field by name."""
+    """Return the result of each contestant of a field by name."""
     found = timing.contest(
         contest.contestants,
         rounds=rounds,
@@ -308,7 +309,7 @@ def _limits(
     timed: Mapping[str, timing.Result],
     probes: Mapping[str, roofline.Probe],
 ) -> Roofline:
-    """The roofline from the fastest block of each probe: a limit is not the average."""
+    """Return the roofline from the fastest block of each probe: a limit is not the average."""
 
     def rate(name: str) -> float:
         work = probes[name].bytes or probes[name].flops
@@ -344,18 +345,18 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
 
 
 def _own_time(outcome: timing.Result) -> timing.Result:
-    """A GPU's own times of a contestant in place of those with the launch and the wait."""
+    """Return a GPU's own times of a contestant in place of those with the launch and the wait."""
     whole = len(outcome.device) == len(outcome.seconds)
     return replace(outcome, seconds=outcome.device) if whole else outcome
 
 
 def surprises(factor: float, expected: tuple[float, float] | None) -> bool:
-    """Whether a measured factor lies outside of the expected range by more than half."""
+    """Return whether a measured factor lies outside of the expected range by more than half."""
     return expected is not None and not 0.5 * expected[0] <= factor <= 1.5 * expected[1]
 
 
 def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]:
-    """The sweep's sizes, checked before anything runs."""
+    """Return the sweep's sizes, checked before anything runs."""
     if request.sweep is None:
         return []
     name, values = request.sweep

@@ -20,12 +20,13 @@ Claim = Callable[[Size], "str | None"]
 
 
 def any_size(size: Size) -> str | None:
-    """The claim of a rung that is right at every size."""
+    """Return the claim of a rung that is right at every size."""
     return None
 
 
 def generation(arch: str) -> int:
-    """The number of a GPU architecture: 75 for "sm_75". Raises LabUsageError if it has none."""
+    """Return the number of a GPU architecture: 75 for "sm_75". Raises LabUsageError if it has
+    none."""
     digits = arch.removeprefix("sm_").rstrip("af")  # sm_90a: features of that generation alone
     if not digits.isdigit():
         raise LabUsageError(f"GPU architecture {arch!r}: must be like sm_75 or sm_90")
@@ -59,7 +60,8 @@ class Rung:
     rewrites: bool = False
 
     def refuses(self, size: Size, arch: str | None = None) -> str | None:
-        """The reason for refusing a size, or a GPU of architecture `arch`; None if neither is.
+        """Return the reason for refusing a size, or a GPU of architecture `arch`; None if neither
+        is.
 
         Without `arch` (on a CPU, or if code is only inspected) any architecture will do.
         """
@@ -68,7 +70,7 @@ class Rung:
         return self.claims(size)
 
     def module(self, case: Case) -> IRModule:
-        """The scheduled module, its only function named "main".
+        """Return the scheduled module, its only function named "main".
 
         Raises LabUsageError, naming the rung, at a size that it does not claim.
         """
@@ -160,7 +162,7 @@ class Ladder:
         raise LabUsageError(f"{self.workload.name} on {self.device} has no rung {name!r}: {known}")
 
     def select(self, names: Sequence[str] | None) -> list[Rung]:
-        """The rungs of these names, in the ladder's order; all of them if `names` is None.
+        """Return the rungs of these names, in the ladder's order; all of them if `names` is None.
 
         Raises LabUsageError for an unknown name.
         """

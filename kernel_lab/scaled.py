@@ -74,8 +74,8 @@ def trace_at(
 def smaller(
     size: Mapping[str, Any], claims: Callable[[Mapping[str, Any]], str | None]
 ) -> list[dict[str, Any]]:
-    """The size, then versions with one dimension halved each time, down to a few elements: the
-    largest whose half is claimed (`claims` returns None), or else the largest."""
+    """Return the size, then versions with one dimension halved each time, down to a few elements:
+    the largest whose half is claimed (`claims` returns None), or else the largest."""
     sizes = [dict(size)]
     while True:
         last = sizes[-1]

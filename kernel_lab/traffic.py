@@ -28,8 +28,8 @@ class Traffic:
 
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
-    """A size at which every rung has two whole tiles along each axis: the largest dimensions of
-    the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
+    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
     standing = [rung for rung in rungs if rung.kind != "failed"]
     sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {
@@ -39,7 +39,8 @@ def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[s
 
 
 def traffic(workload: Workload, rung: Rung, small: Mapping[str, Any], case: Case) -> Traffic | None:
-    """The traffic of a CPU rung at the size `small`; None where it cannot be traced there."""
+    """Return the traffic of a CPU rung at the size `small`; None where it cannot be traced
+    there."""
     if rung.claims(small) is not None:
         return None
     at = Case(small, case.processor)

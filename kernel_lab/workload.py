@@ -95,7 +95,7 @@ class Workload:
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 
     def size(self, device: str, given: Mapping[str, Any] | None = None) -> Size:
-        """The device's default size with `given` dimensions in place of its own.
+        """Return the device's default size with `given` dimensions in place of its own.
 
         Raises LabUsageError naming the dimension, the value and the rule: for an unknown dimension,
         for a value that is not a whole number of at least 1, and for arrays or work too large for
@@ -181,5 +181,5 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def describe(size: Size) -> str:
-    """A size as people write it: "M=512, N=512, K=512"."""
+    """Return a size as people write it: "M=512, N=512, K=512"."""
     return ", ".join(f"{name}={value}" for name, value in size.items())

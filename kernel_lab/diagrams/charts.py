@@ -182,7 +182,7 @@ def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """The places moved apart so that neighbours are at least `gap` from each other."""
+    """Return the places moved apart so that neighbours are at least `gap` from each other."""
     order = np.argsort(places)
     moved = places[order].astype(float)
     for _ in range(200):

@@ -80,7 +80,7 @@ def reuse_histogram(
 
 
 def bin_label(place: int) -> str:
-    """The distances of a bin: 0, 1, 2-3, 4-7, ..."""
+    """Return the distances of a bin: 0, 1, 2-3, 4-7, ..."""
     if place < 2:
         return str(place)
     low = 1 << (place - 1)

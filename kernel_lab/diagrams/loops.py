@@ -33,9 +33,9 @@ class Turns:
 
 
 def turns_of(trace: Trace) -> list[Turns]:
-    """The loops whose turns can be told apart in a picture, outermost first: the innermost ROWS of
-    those with at most TURNS turns, in which most of the time passes and all workers are at the same
-    turn. None if the trace did not follow the loops."""
+    """Return the loops whose turns can be told apart in a picture, outermost first: the innermost
+    ROWS of those with at most TURNS turns, in which most of the time passes and all workers are at
+    the same turn. None if the trace did not follow the loops."""
     if not len(trace):
         return []
     times, first, moment = np.unique(trace.time, return_index=True, return_inverse=True)
@@ -116,8 +116,8 @@ def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
 
 
 def tile_size(trace: Trace) -> str:
-    """The extents of the smallest box that holds what one buffer's accesses touch; for a buffer of
-    one dimension, or with a copy for each thread, the number of elements."""
+    """Return the extents of the smallest box that holds what one buffer's accesses touch; for a
+    buffer of one dimension, or with a copy for each thread, the number of elements."""
     buffer = trace.buffers[int(trace.buffer[0])]
     if len(buffer.shape) < 2 or int(trace.index.max()) >= buffer.size:
         return counted(len(np.unique(trace.index)), "element")

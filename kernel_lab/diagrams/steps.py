@@ -23,7 +23,7 @@ GAP, TITLE = 12, 20  # between buffers, and above each for its name
 
 
 def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[dict[str, Any], int]:
-    """A run's steps, and the number of those that there is no room for.
+    """Return a run's steps, and the number of those that there is no room for.
 
     A step is what one site does at one time, by all workers together: it touches runs of
     neighbouring elements, in the order of their addresses. `steps` has a list for each step:
@@ -103,7 +103,7 @@ def _grid(trace: Trace, number: int) -> dict[str, Any]:
 
 
 def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[str, Any]]:
-    """The buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
+    """Return the buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
 
     The operands and the result of a matmul stand as on paper: A to the left of C, B above it.
     Others follow each other in rows, in cells that are small enough for the height.
@@ -145,7 +145,7 @@ def _in_rows(grids: Sequence[dict[str, Any]], room: int, cell: float) -> list[di
 
 
 def packed(runs: list[dict[str, Any]]) -> str:
-    """The runs as text for a page.
+    """Return the runs as text for a page.
 
     Elements, loop values and lines are written as differences from those of the same site's step
     before, which are the same number again and again in a loop, and so pack well.
@@ -155,7 +155,7 @@ def packed(runs: list[dict[str, Any]]) -> str:
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """The runs of `packed`."""
+    """Return the runs of `packed`."""
     return [_deep(run) for run in json.loads(zlib.decompress(base64.b64decode(text)))]
 
 

@@ -69,7 +69,8 @@ def side_by_side(
 
 
 def _view(run: dict[str, Any], room: int) -> str:
-    """A run's part of the page: what is said of its step, and its picture, live and still."""
+    """Return a run's part of the page: what is said of its step, and its picture, live and
+    still."""
     now = round(_STILL * (len(run["steps"]) - 1))
     return (
         f'<div class="view"><b>{html.escape(run["name"])}</b>'
@@ -100,17 +101,17 @@ def said(run: dict[str, Any], now: int) -> str:
 
 
 def unpacked(figure: str) -> list[dict[str, Any]]:
-    """The data in a stepper's <figure>: those of `steps.steps_of` for each run in it."""
+    """Return the data in a stepper's <figure>: those of `steps.steps_of` for each run in it."""
     return steps.unpacked(figure.rpartition('octet-stream">')[2].partition("<")[0])
 
 
 def script() -> str:
-    """The <style> and <script> elements that activate all steppers of a page."""
+    """Return the <style> and <script> elements that activate all steppers of a page."""
     return f"<style>\n{style()}</style>\n<script>\n{_CODE.read_text(encoding='utf-8')}</script>"
 
 
 def style() -> str:
-    """The style sheet of steppers."""
+    """Return the style sheet of steppers."""
     return _STYLE.read_text(encoding="utf-8")
 
 
@@ -130,7 +131,7 @@ def save_page(figure: str, path: Path | str) -> Path:
 
 
 def page(figure: str) -> str:
-    """A whole HTML page of one stepper, or of several figures in one text."""
+    """Return a whole HTML page of one stepper, or of several figures in one text."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

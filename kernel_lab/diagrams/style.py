@@ -57,7 +57,7 @@ _SETTINGS: Any = {
 
 
 def buffer_colours(trace: Trace) -> dict[str, str]:
-    """The colour of each buffer by name, the same in every picture of a ladder.
+    """Return the colour of each buffer by name, the same in every picture of a ladder.
 
     Arguments have the palette's colours in their order. A copy of an argument (A_shared) has that
     one's colour, greyer; any other buffer has one of the colours left over, chosen by its name. If
@@ -78,7 +78,7 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
 
 
 def who_colours(values: Sequence[int]) -> dict[int, str]:
-    """The colour of each worker, block, warp or thread; many have the shades of one ramp."""
+    """Return the colour of each worker, block, warp or thread; many have the shades of one ramp."""
     if len(values) <= len(PALETTE):
         return dict(zip(values, PALETTE, strict=False))
     return {value: _ramp(rank / (len(values) - 1)) for rank, value in enumerate(values)}
@@ -91,7 +91,7 @@ def _ramp(place: float) -> str:
 
 
 def blend(first: str, second: str, share: float) -> str:
-    """The colour with `share` (0 to 1) of the second one in the first."""
+    """Return the colour with `share` (0 to 1) of the second one in the first."""
     red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
     return to_hex((red, green, blue))
 
@@ -104,7 +104,7 @@ def settings() -> Iterator[None]:
 
 
 def figure(width: float, height: float) -> Figure:
-    """A figure of that size in inches, without a window."""
+    """Return a figure of that size in inches, without a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -135,7 +135,7 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a notebook's cell, below which outputs can be shown."""
+    """Return whether this runs in a notebook's cell, below which outputs can be shown."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
 
@@ -158,7 +158,7 @@ def _output(fig: Figure, path: Path) -> None:
 
 
 def inline_svg(fig: Figure) -> str:
-    """The figure as an <svg> element: no background, its text in the page's own colour."""
+    """Return the figure as an <svg> element: no background, its text in the page's own colour."""
     buffer = io.StringIO()
     metadata: dict[str, Any] = {"Date": None, "Creator": None}
     with settings():
@@ -167,7 +167,8 @@ def inline_svg(fig: Figure) -> str:
 
 
 def embedded(svg: str) -> str:
-    """The text of an SVG file of `save` as an element for a page, like that of `inline_svg`."""
+    """Return the text of an SVG file of `save` as an element for a page, like that of
+    `inline_svg`."""
     text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(_BACKGROUND, "", text)

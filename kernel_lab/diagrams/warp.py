@@ -27,7 +27,7 @@ SHOWN_SECTORS = 40
 
 
 def request(trace: Trace, site: int) -> Trace:
-    """The accesses of one warp instruction of a site: the earliest of the busiest ones."""
+    """Return the accesses of one warp instruction of a site: the earliest of the busiest ones."""
     mine = trace.select(trace.site == site)
     number = gpu.instructions(mine)
     return mine.select(number == np.argmax(np.bincount(number)))
@@ -130,7 +130,7 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
 
 
 def turns_of(one: Trace) -> np.ndarray:
-    """The turn, from 1, in which its bank serves each access of one warp instruction."""
+    """Return the turn, from 1, in which its bank serves each access of one warp instruction."""
     part = gpu.parts(np.zeros(len(one), np.int64), one.address, int(one.itemsize[0]), one.thread)
     word = one.address // gpu.WORD
     turns = np.zeros(len(one), int)
@@ -177,7 +177,7 @@ def _ramp(steps: int) -> list[str]:
 
 
 def shortened(text: str, limit: int = 90) -> str:
-    """The text, cut in the middle if it is long."""
+    """Return the text, cut in the middle if it is long."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2 - 2]} ... {text[-(limit // 2 - 3) :]}"

@@ -144,7 +144,8 @@ class Trace:
         return self.thread // WARP if self.device == "gpu" else np.zeros_like(self.thread)
 
     def select(self, keep: np.ndarray) -> Trace:
-        """The same trace with only the accesses for which `keep` (a mask or indices) holds."""
+        """Return the same trace with only the accesses for which `keep` (a mask or indices)
+        holds."""
         arrays = {name: getattr(self, name)[keep] for name in _COLUMNS}
         return Trace(
             self.name,
@@ -161,14 +162,14 @@ class Trace:
         )
 
     def of_buffer(self, name: str) -> Trace:
-        """The accesses of the buffers of that name. Raises KeyError if there are none."""
+        """Return the accesses of the buffers of that name. Raises KeyError if there are none."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
         if not wanted:
             raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
         return self.select(np.isin(self.buffer, wanted))
 
     def of_scope(self, scope: str) -> Trace:
-        """The accesses of the buffers of that scope ("global", "shared", "local")."""
+        """Return the accesses of the buffers of that scope ("global", "shared", "local")."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
         return self.select(np.isin(self.buffer, wanted))
 

@@ -141,18 +141,18 @@ class Expressions:
         self.lines.append((self.depth, text))
 
     def fresh(self, stem: str) -> str:
-        """A name that no other line uses."""
+        """Return a name that no other line uses."""
         self._names += 1
         return "".join(c if c.isalnum() else "_" for c in stem) + f"_{self._names}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """The name under which the program finds a Python object."""
+        """Return the name under which the program finds a Python object."""
         name = self.fresh(stem)
         self.constants[name] = value
         return name
 
     def named(self, value: Value, stem: str = "v") -> Value:
-        """The value under a name of its own, so that its text runs once."""
+        """Return the value under a name of its own, so that its text runs once."""
         if value.code.isidentifier() or value.code.lstrip("-").isdigit():
             return value
         name = self.fresh(stem)
@@ -296,13 +296,14 @@ class Expressions:
         return self.expr(indices[0])
 
     def slot_of(self, buffer: Any) -> Slot:
-        """The storage of a buffer variable."""
+        """Return the storage of a buffer variable."""
         if buffer not in self.slots:
             raise NotInterpreted(f"trace: buffer {buffer.name} is used before it is allocated")
         return self.slots[buffer]
 
     def site(self, slot: Slot, is_store: bool, indices: Any) -> int:
-        """The number of a new load or store in the program; -1 if its scope is not recorded."""
+        """Return the number of a new load or store in the program; -1 if its scope is not
+        recorded."""
         scope = self.scopes[slot.buffer]
         if scope.startswith("wmma."):
             raise NotInterpreted(
@@ -355,7 +356,7 @@ class Expressions:
         return self._where(condition, then, other)
 
     def _guarded(self, condition: Value, node: Any, otherwise: str) -> Value:
-        """The node's value; its loads run only where the condition holds."""
+        """Return the node's value; its loads run only where the condition holds."""
         lines, before = self.lines, self.mask
         self.lines = []
         self.begin_where(condition)
@@ -386,17 +387,17 @@ class Expressions:
 
 
 def inverse(condition: Value) -> Value:
-    """The condition's negation."""
+    """Return the condition's negation."""
     operator = "~" if condition.varying else "not "
     return Value(f"({operator}{condition.code})", condition.varying)
 
 
 def call_name(node: Any) -> str:
-    """The name of a called operator, without the namespace that TVM registers it in."""
+    """Return the name of a called operator, without the namespace that TVM registers it in."""
     name = str(getattr(node.op, "name", node.op))
     return name.partition(".")[2] or name
 
 
 def dtype_of(node: Any) -> str:
-    """The element type of an expression, such as "float32"."""
+    """Return the element type of an expression, such as "float32"."""
     return str(node.ty.dtype).partition("x")[0]

@@ -126,17 +126,17 @@ def uniform(m: Machine, value: Any, what: str) -> Any:
 
 
 def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
-    """A warp's pattern for all threads."""
+    """Return a warp's pattern for all threads."""
     return np.tile(pattern, (m.width // WARP, 1))
 
 
 def _inside(m: Machine, number: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """The indices in the fragment of that number of the elements that the threads access."""
+    """Return the indices in the fragment of that number of the elements that the threads access."""
     return uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
 
 
 def is_fragment(scope: str) -> bool:
-    """Whether memory of this scope holds fragments."""
+    """Return whether memory of this scope holds fragments."""
     return scope in SCOPES
 
 
@@ -190,21 +190,21 @@ def _callee(program: Expressions, function: Any) -> str:
 
 
 def pointed_to(program: Expressions, name: str, pointer: Any) -> tuple[Slot, Any]:
-    """The buffer that a pointer points into, and the element it points to."""
+    """Return the buffer that a pointer points into, and the element it points to."""
     if not hasattr(pointer, "op") or not str(pointer.op.name).endswith("tvm_access_ptr"):
         raise NotInterpreted(f"trace: {name} from or to {pointer}, which is no tvm_access_ptr")
     return slot_of_data(program, pointer.args[1]), pointer.args[2]
 
 
 def slot_of_data(program: Expressions, data: Any) -> Slot:
-    """The slot of a buffer's data pointer."""
+    """Return the slot of a buffer's data pointer."""
     return program.slot_of(data.args[0] if getattr(data, "args", None) else data)
 
 
 def _fragment(
     program: Expressions, name: str, data: Any, number: Any, shape: Any = (EDGE,) * 3
 ) -> str:
-    """A fragment as the text "storage, number"."""
+    """Return a fragment as the text "storage, number"."""
     slot = slot_of_data(program, data)
     scope = program.scopes[slot.buffer]
     if not is_fragment(scope):

@@ -196,7 +196,8 @@ def _assemble(
 def _loop_values(
     program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, threads: np.ndarray
 ) -> list[LoopValues]:
-    """The values of each loop's variable at each access; none if the loops were not followed."""
+    """Return the values of each loop's variable at each access; none if the loops were not
+    followed."""
     starts: list[list[int]] = [[] for _ in program.nests]
     turns: list[list[tuple[int, ...]]] = [[] for _ in program.nests]
     for step, number, variables in machine.turns:
@@ -221,7 +222,7 @@ def _loop_values(
 
 
 def _placed(program: Program) -> tuple[BufferInfo, ...]:
-    """The buffers with their addresses."""
+    """Return the buffers with their addresses."""
     ends: dict[str, int] = {}
     placed = []
     for number, (name, scope, dtype, shape) in enumerate(program.buffers):

@@ -108,7 +108,8 @@ class Machine:
             )
 
     def load(self, buffer: Storage, site: int, index: Any, mask: Any) -> np.ndarray:
-        """The elements that all active threads and lanes read; 0-th elements where inactive."""
+        """Return the elements that all active threads and lanes read; 0-th elements where
+        inactive."""
         index = np.asarray(index)
         lanes = index.shape[1] if index.ndim == 2 else 1
         index = np.broadcast_to(index, (self.width, lanes))
@@ -196,7 +197,7 @@ def round_half_away(value: Any) -> Any:
 
 
 def erf(value: Any) -> Any:
-    """The error function, computed in float64 and rounded to the argument's dtype."""
+    """Return the error function, computed in float64 and rounded to the argument's dtype."""
     values = np.asarray(value)
     result = np.array([math.erf(v) for v in values.ravel().tolist()])
     return result.reshape(values.shape).astype(values.dtype)[()]
@@ -208,12 +209,12 @@ def trunc_div(a: Any, b: Any) -> Any:
 
 
 def trunc_mod(a: Any, b: Any) -> Any:
-    """The remainder with the sign of the dividend."""
+    """Return the remainder with the sign of the dividend."""
     return a - b * trunc_div(a, b)
 
 
 def wrapped(value: Any, dtype: np.dtype) -> int:
-    """A Python integer as a machine integer of that dtype holds it."""
+    """Return a Python integer as a machine integer of that dtype holds it."""
     return (
         int(
             np.asarray(int(value) & (2 ** (8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(

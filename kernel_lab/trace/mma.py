@@ -85,7 +85,7 @@ def _gathered(
     shape: tuple[int, int],
     mask: Any,
 ) -> np.ndarray:
-    """The float32 matrix of each warp, assembled from its threads' elements."""
+    """Return the float32 matrix of each warp, assembled from its threads' elements."""
     rows, columns = places
     count = rows.shape[1]
     values = m.load(fragment[0], -1, fragment[1] + _ELEMENT[:count], mask)
@@ -135,7 +135,7 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
 
 
 def _fragment(program: Expressions, name: str, data: Any, dtype: str) -> Slot:
-    """The slot of a fragment in the threads' registers."""
+    """Return the slot of a fragment in the threads' registers."""
     slot = slot_of_data(program, data)
     scope = program.scopes[slot.buffer]
     if scope != SCOPE or slot.dtype.name != dtype:

@@ -32,7 +32,7 @@ class BufferCounts:
 
 
 def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
-    """The counts of each accessed buffer, in the order of the kernel's text."""
+    """Return the counts of each accessed buffer, in the order of the kernel's text."""
     buffer, is_store = trace.buffer, trace.is_store
     touched = line_accesses(trace, line)
     rows = []
@@ -70,7 +70,7 @@ class LineAccesses:
 
 
 def line_accesses(trace: Trace, line: int = LINE) -> LineAccesses:
-    """The trace by cache lines of `line` bytes."""
+    """Return the trace by cache lines of `line` bytes."""
     if line < 1 or line & (line - 1):
         raise LabUsageError(f"statistics: a cache line of {line} bytes; it must be a power of two")
     unit = trace.warp if trace.device == "gpu" else trace.thread
@@ -129,8 +129,8 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
 
 
 def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int]]:
-    """The places in `lines` of an LRU cache's misses, and the line that each of them threw out, -1
-    if there was room."""
+    """Return the places in `lines` of an LRU cache's misses, and the line that each of them threw
+    out, -1 if there was room."""
     held: list[dict[int, None]] = [{} for _ in range(sets)]
     places, thrown = [], []
     for place, number in enumerate(lines):
@@ -157,7 +157,7 @@ class CacheMisses:
 
 
 def cache_misses(trace: Trace, size: int, line: int = LINE) -> CacheMisses:
-    """The misses that `cache` counts for a fully associative cache.
+    """Return the misses that `cache` counts for a fully associative cache.
 
     Raises LabUsageError for a trace of several workers, each of which has a cache, and for a size
     of no whole lines.
@@ -226,7 +226,7 @@ def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
 
 
 def reuse_histogram(distances: np.ndarray) -> tuple[int, np.ndarray]:
-    """The number of first touches, and of distances of 0, 1, 2-3, 4-7, ... lines."""
+    """Return the number of first touches, and of distances of 0, 1, 2-3, 4-7, ... lines."""
     again = distances[distances >= 0]
     bins = np.where(again > 0, np.floor(np.log2(np.maximum(again, 1))).astype(int) + 1, 0)
     return int(len(distances) - len(again)), np.bincount(bins)

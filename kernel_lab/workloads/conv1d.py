@@ -14,12 +14,12 @@ _T4 = "Tesla T4 (Colab), from the document"
 
 
 def first(size: Size) -> int:
-    """The index in the full convolution of the first element that the mode keeps."""
+    """Return the index in the full convolution of the first element that the mode keeps."""
     return (size["N"] - 1) // 2 if size["mode"] == "same" else 0
 
 
 def length(size: Size) -> int:
-    """The number of results: M + N - 1 in full form, M in the same form."""
+    """Return the number of results: M + N - 1 in full form, M in the same form."""
     return int(size["M"]) if size["mode"] == "same" else int(size["M"] + size["N"] - 1)
 
 
@@ -32,7 +32,7 @@ def define(case: Case) -> list[Any]:
 
 
 def define_over(case: Case, terms: int) -> list[Any]:
-    """The definition with k from 0 to `terms`."""
+    """Return the definition with k from 0 to `terms`."""
     from needle_tvm._tvm.names import te, tirx
 
     m, n, offset = case["M"], case["N"], first(case.size)

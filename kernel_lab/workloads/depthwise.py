@@ -19,7 +19,7 @@ def before(size: Size) -> int:
 
 
 def placeholders(case: Case) -> tuple[Any, Any]:
-    """The image (B, C, H, W) and the kernels (C, K, K)."""
+    """Return the image (B, C, H, W) and the kernels (C, K, K)."""
     from needle_tvm._tvm.names import te
 
     k = case["K"]
@@ -50,7 +50,8 @@ def define(case: Case) -> list[Any]:
 
 
 def define_separable(case: Case) -> list[Any]:
-    """The depthwise convolution, then every output channel as a weighted sum of its channels."""
+    """Return the depthwise convolution, then every output channel as a weighted sum of its
+    channels."""
     from needle_tvm._tvm.names import te
 
     image, kernel = placeholders(case)
@@ -94,7 +95,8 @@ def shapes_separable(size: Size) -> list[tuple[int, ...]]:
 
 
 def _taps(extent: int, size: Size) -> int:
-    """The number of pairs of a result and a tap along one axis that meet inside the image."""
+    """Return the number of pairs of a result and a tap along one axis that meet inside the
+    image."""
     left = before(size)
     offsets = range(-left, size["K"] - left)
     return sum(max(0, extent - abs(offset)) for offset in offsets)
@@ -115,7 +117,7 @@ def limits(size: Size) -> str | None:
 
 
 def drawn(size: Size) -> Size:
-    """A few channels of a kernel that fits well into its image."""
+    """Return a few channels of a kernel that fits well into its image."""
     return {"B": 1, "C": 2, "H": max(8, 2 * size["K"]), "W": max(16, 2 * size["K"]), "K": 3, "O": 4}
 
 

@@ -23,7 +23,7 @@ def placeholders(case: Case) -> tuple[Any, Any, Any]:
 
 
 def normalised(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """The result, given each row's mean and variance."""
+    """Return the result, given each row's mean and variance."""
     from needle_tvm._tvm.names import te, tirx
 
     def value(i: Any, j: Any) -> Any:

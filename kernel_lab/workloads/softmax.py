@@ -22,7 +22,8 @@ def define(case: Case) -> list[Any]:
 
 
 def stages(case: Case, x: Any, exp: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The exponentials of each row less its maximum, by the function `exp`, and their sums."""
+    """Return the exponentials of each row less its maximum, by the function `exp`, and their
+    sums."""
     from needle_tvm._tvm.names import te
 
     n = case["N"]
