@@ -24,7 +24,7 @@ def busy_share() -> float | None:
 
 
 def _times() -> tuple[int, int] | None:
-    """Busy and total time of our processors since the machine started, in ticks."""
+    """Return busy and total time of our processors since the machine started, in ticks."""
     try:
         lines = _STAT.read_text().splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""How many blocks of a kernel a multiprocessor (SM) of a GPU holds, and what limits them.
+"""The number of blocks of a kernel that a multiprocessor (SM) of a GPU holds, and their limits.
 
 The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
-Capability"; how registers and shared memory are handed out is in the toolkit's own occupancy
-calculator, cuda_occupancy.h. Registers are given to warps, in pieces of 256, by each of an SM's
-four quarters from a quarter of the registers. Shared memory is given to blocks, with 1 KiB for the
-system from compute capability 8.0 on.
+Capability"; the rules for registers and shared memory are those of the toolkit's own occupancy
+calculator, cuda_occupancy.h. Each of an SM's four quarters has a quarter of the registers and gives
+them to its warps in pieces of 256. A block gets shared memory with 1 KiB for the system from
+compute capability 8.0 on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Sm:
-    """The limits of an SM: warps, blocks, and bytes of shared memory; of the latter `reserved` are
+    """The limits of an SM: warps, blocks, and bytes of shared memory; `reserved` bytes of these are
     taken for each block, and blocks get whole pieces of `piece` bytes."""
 
     warps: int

@@ -32,7 +32,7 @@ class Peer:
         return f"not installed: {', '.join(absent)}" if absent else None
 
     def entry(self) -> RungResult:
-        """Its line in a result, with nothing measured yet."""
+        """Return the peer's entry in a result, with nothing measured yet."""
         return RungResult(self.name, "peer", self.reason, precision=self.precision)
 
 
@@ -54,8 +54,7 @@ _TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it 
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
-    """Return the peers of a workload on a device; beside a GPU's ladder also those on the
-    processor."""
+    """Return the peers of a workload on a device; for a GPU also the peers on the processor."""
     found = []
     if device == "cuda" and workload.name in _TORCH:
         how = _TORCH[workload.name]

@@ -25,7 +25,7 @@ _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
-# and made things worse or no better; "search" was found by a machine; "peer" is another library.
+# but made things worse or no better; "search" was found by a machine; "peer" is another library.
 KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 
@@ -54,7 +54,7 @@ class KernelFigures:
 
 @dataclass(frozen=True)
 class Requests:
-    """What warps ask for, counted in a trace at `size`.
+    """The memory requests of warps, counted in a trace at `size`.
 
     `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
     `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
@@ -111,8 +111,8 @@ class Roofline:
 
     `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
     shortest time that the workload's useful arithmetic and compulsory traffic could take. `bound`
-    says which of the two sets it: "arithmetic" or "memory". `caches` are the triad's GB/s for
-    smaller working sets, by bytes a core.
+    says which of the two sets it: "arithmetic" or "memory". `caches` maps smaller working sets, in
+    bytes a core, to the triad's GB/s.
     """
 
     gigaflops: float
@@ -126,13 +126,13 @@ class Roofline:
 class RungResult:
     """One rung at one size.
 
-    Times are seconds per call. Ratios are another's time over ours: above 1, this one is faster.
-    `after` names the rung whose time `speedup_previous` compares with and to which `expected`
-    (lowest and highest factor) refers. `explained` is the reason given if the measured factor
-    differs from the expected range by more than half. `launch_seconds` is the time of a whole call
-    on a GPU, launch and wait included, where `seconds` is the device's alone. `precision` is what
-    operands are rounded to: below "float32" the arithmetic is not the workload's own. `static` is
-    what is known of a GPU rung without running it, if that was asked for.
+    Times are seconds per call. Ratios are another contestant's time over this one's: above 1, this
+    one is faster. `after` names the rung whose time `speedup_previous` compares with and to which
+    `expected` (lowest and highest factor) refers. `explained` is the rung's explanation for a
+    measured factor outside the expected range. `launch_seconds` is the time of a whole call on a
+    GPU, launch and wait included, where `seconds` is the device's alone. `precision` is the dtype
+    that operands are rounded to; below "float32" the arithmetic is not the workload's own. `static`
+    holds the figures of a GPU rung that need no run, if they were asked for.
     """
 
     name: str
