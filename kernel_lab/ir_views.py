@@ -48,10 +48,10 @@ def unified(old: str, new: str, context: int = 2) -> str:
     """Return the changed lines of two texts, with `context` lines around them, as `diff -w` writes
     them.
 
-    Lines that differ only in their indentation count as the same, and are written as `new` has
-    them: a loop around a nest does not change each of its lines. Unchanged lines are cut to
-    160 characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's
-    pattern matching).
+    Lines that differ only in their indentation count as the same and are written as in `new`, so
+    that a loop around a nest does not change every line of the nest. Unchanged lines are cut to 160
+    characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's pattern
+    matching).
     """
     before, after = ([line.rstrip() for line in text.splitlines()] for text in (old, new))
     matcher = difflib.SequenceMatcher(
@@ -77,7 +77,7 @@ def _cut(line: str) -> str:
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
     """Return an HTML table with the two texts side by side, with the changes within a line marked.
 
-    Unchanged stretches are cut down to `context` lines around each change. Lines are matched with
+    Of unchanged stretches only `context` lines around each change are kept. Lines are matched with
     difflib's SequenceMatcher (Ratcliff and Obershelp's pattern matching).
     """
     old, new = left.splitlines(), right.splitlines()
@@ -134,7 +134,8 @@ def _marked(left: str, right: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuCode:
-    """A rung as LLVM compiles it: its IR, the assembly, and that one's hot part with its counts."""
+    """A rung as LLVM compiles it: the IR, the assembly, and the assembly's hot part with its
+    counts."""
 
     llvm: str
     assembly: str
@@ -178,7 +179,7 @@ def llvm_block(llvm: str) -> str:
 
 
 def without_directives(assembly: str) -> str:
-    """Assembly without the lines for debuggers and linkers."""
+    """Return the assembly without the lines for debuggers and linkers."""
     directive = re.compile(r"^\s*(?:\.(?!L)\w+|\.L(?:tmp|func|cfi|info|debug|line|string)\w*:)")
     return "\n".join(line for line in assembly.splitlines() if not directive.match(line))
 
@@ -218,7 +219,7 @@ class GpuCode:
 
 
 def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuCode:
-    """Compile a rung for a GPU of that architecture, with or without one at hand.
+    """Compile a rung for a GPU of architecture `arch`; no GPU is needed.
 
     Raises TargetError if there is no nvcc, LabError if nvcc rejects the code.
     """
@@ -237,7 +238,7 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
 
 def cuda_source(module: IRModule, arch: str) -> str:
-    """Return the CUDA that TVM generates for that architecture. Needs no nvcc."""
+    """Return the CUDA code that TVM generates for architecture `arch`. Needs no nvcc."""
     from needle_tvm.lower.gpu_code import device_source
 
     return device_source(build.compile_module(module, build.make_target("cuda", arch)))
@@ -250,9 +251,10 @@ def kernels_of(source: str) -> str:
 
 
 def assembled(source: str, arch: str) -> tuple[str, str]:
-    """PTX of CUDA source, and ptxas' report on it.
+    """Return the PTX of CUDA source, and ptxas' report on it.
 
-    Raises TargetError if there is no nvcc, LabError with its first errors if it rejects the code.
+    Raises TargetError if there is no nvcc, LabError with nvcc's first errors if it rejects the
+    code.
     """
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")

@@ -55,7 +55,7 @@ def check_place(directory: Path) -> None:
     """Raise LabUsageError if the page would replace one that is not the lab's."""
     page = directory / "index.html"
     if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise LabUsageError(f"{page}: is there and is no report of the lab's; it was not touched")
+        raise LabUsageError(f"{page}: exists and is no report of the lab's; it was not touched")
 
 
 def escape(value: Any) -> str:
@@ -136,8 +136,7 @@ def _table(result: LabResult) -> str:
 
 
 def _static(result: LabResult) -> str:
-    """Return the static figures of a GPU's rungs as a table, and what they mean; empty without
-    any."""
+    """Return the static figures of GPU rungs as a table with notes; "" if there are none."""
     rows = gpu_figures.figure_rows(result.rungs)
     if not rows:
         return ""
@@ -185,7 +184,7 @@ def _cells(entry: RungResult, doubt: str | None) -> list[str]:
 
 
 def _kind(entry: RungResult) -> str:
-    """What kind of rung it is, to stand behind its name; empty if that says it already."""
+    """Return the kind of a rung, to stand behind its name; "" if the name already says it."""
     kind = entry.described_kind
     return "" if kind == entry.name else f' <span class="kind">{kind}</span>'
 
@@ -281,7 +280,7 @@ def _rungs(result: LabResult, pictures: Path) -> str:
             elif entry.kind != "search":
                 parts.append(
                     f'<h3>Memory accesses</h3><p class="muted">A page has pictures of {PICTURED}'
-                    f" rungs: of this one with --rungs {escape(entry.name)}.</p>"
+                    f" rungs; for pictures of this one use --rungs {escape(entry.name)}.</p>"
                 )
         is_open = " open" if entry.name in drawn[:1] else ""
         cards.append(
@@ -317,8 +316,8 @@ def _published(result: LabResult) -> str:
             f"<td class=text>{escape(figure.note)}</td></tr>"
         )
     return (
-        "<h2>The documents' own figures</h2>\n<p>Measured by their authors on other machines: not"
-        " to be compared with the table above one to one.</p>\n"
+        "<h2>The documents' own figures</h2>\n<p>Their authors measured these on other machines, so"
+        " they are not comparable one to one with the table above.</p>\n"
         f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
     )
 
@@ -326,20 +325,20 @@ def _published(result: LabResult) -> str:
 def _notes(result: LabResult) -> str:
     checked = "NumPy in float64; the difference is relative to the result's largest magnitude."
     timed = [
-        f"Every rung was compared, before it was timed, with {checked}",
-        "Contestants run in processes of their own, in alternating blocks; a time is the median of"
+        f"Before it was timed, every rung was compared with {checked}",
+        "Contestants run in processes of their own, in alternating blocks. A time is the median of"
         " the blocks, and a factor the median of the ratios taken block by block (hover for the"
-        " quartiles). Above 1 the rung is faster.",
+        " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red differs from what the step was expected to bring by more than half.",
+        "A factor in red lies more than half outside the range that was expected of the step.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [
         *(timed if result.timed else untimed),
         "Pictures are made by running the scheduled loops step by step, often at a smaller size,"
-        " which they name. They show the accesses the schedule asks for; the compiler may keep"
-        " values in registers.",
+        " which the picture names. They show the accesses the schedule asks for; the compiler may"
+        " keep values in registers.",
     ]
     if result.roofline is not None:
         limits = result.roofline
@@ -350,7 +349,7 @@ def _notes(result: LabResult) -> str:
         )
         notes.append(
             "In the roofline, a rung has a mark for each level: the bytes of all its loads and"
-            " stores, and those that caches of a part of the data would miss. A mark further right"
-            " moves fewer bytes."
+            " stores, and the bytes that caches as large as a part of the data would miss. A mark"
+            " further right moves fewer bytes."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

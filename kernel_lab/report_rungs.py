@@ -78,7 +78,8 @@ def code(entry: RungResult, device: str, target: Any) -> str:
 
 
 def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
-    """Pictures and statistics of the rung's accesses, or a line that says why there are none."""
+    """Return pictures and statistics of the rung's accesses, or a line that says why there are
+    none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:

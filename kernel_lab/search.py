@@ -2,7 +2,7 @@
 
 A `Space` is what AutoTVM called a template: a definition and a schedule function that take knobs,
 and the knobs' values. Candidates are drawn at random without repetition. Each is compiled here, and
-checked and timed in a child process, so that one that crashes is only rejected.
+checked and timed in a child process, so a candidate that crashes is only rejected.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class _Judge:
         self._child: Child | None = None
 
     def seconds(self, path: Path) -> float:
-        """Seconds of one call. Raises LabError for a wrong result, a crash or no answer."""
+        """Return the seconds of one call. Raises LabError for a wrong result, a crash or no
+        answer."""
         if self._child is None:
             self._child = Child(
                 "candidate",
@@ -156,7 +157,7 @@ class _Judge:
 
 
 def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Return the child's side: load each named library, compare its result, and time it."""
+    """Run the child's side: load each named library, compare its result, and time it."""
     from kernel_lab.contestants import library
 
     expected = np.load(setup["expected"], allow_pickle=False)
@@ -171,8 +172,8 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _time(call: Callable[[], object]) -> float:
-    """Return the fastest of a few blocks: a search compares candidates over minutes of varying
-    load."""
+    """Return the time of the fastest of a few blocks: the load varies over the minutes of a
+    search."""
     start = time.perf_counter()
     call()
     once = max(time.perf_counter() - start, 1e-7)

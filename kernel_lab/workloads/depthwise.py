@@ -14,7 +14,8 @@ _COLAB = "Colab GPU, from the document"
 
 
 def before(size: Size) -> int:
-    """Zeros before the first row and column: the result is as large as the image."""
+    """Return the number of zeros before the first row and column; the result is as large as the
+    image."""
     return int((size["K"] - 1) // 2)
 
 
@@ -28,7 +29,8 @@ def placeholders(case: Case) -> tuple[Any, Any]:
 
 
 def checked(case: Case, image: Any, kernel: Any, name: str) -> Any:
-    """Each channel with its own kernel; bounds are checked where the kernel overhangs the edge."""
+    """Convolve each channel with its own kernel, with bounds checks where the kernel overhangs the
+    edge."""
     from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], before(case.size)
@@ -44,13 +46,14 @@ def checked(case: Case, image: Any, kernel: Any, name: str) -> Any:
 
 
 def define(case: Case) -> list[Any]:
-    """out[b, c, y, x] = sum over i, j of image[b, c, y + i - K/2, x + j - K/2] kernel[c, i, j]."""
+    """Define out[b, c, y, x] = sum over i, j of image[b, c, y + i - K/2, x + j - K/2] kernel[c, i,
+    j]."""
     image, kernel = placeholders(case)
     return [image, kernel, checked(case, image, kernel, "out")]
 
 
 def define_separable(case: Case) -> list[Any]:
-    """Return the depthwise convolution, then every output channel as a weighted sum of its
+    """Define the depthwise convolution, then every output channel as a weighted sum of its
     channels."""
     from needle_tvm._tvm.names import te
 
@@ -117,7 +120,7 @@ def limits(size: Size) -> str | None:
 
 
 def drawn(size: Size) -> Size:
-    """Return a few channels of a kernel that fits well into its image."""
+    """Return a size with a few channels, and a kernel that fits well into its image."""
     return {"B": 1, "C": 2, "H": max(8, 2 * size["K"]), "W": max(16, 2 * size["K"]), "K": 3, "O": 4}
 
 
