@@ -55,15 +55,15 @@ class Cells:
 
 
 def time_axis(shown: Trace) -> Axis:
-    """Return the columns of a trace. If a cell holds several steps, it holds whole rounds of the
-    innermost loop where it can."""
+    """Return the columns of a trace. If a cell holds several steps, it holds whole iterations of
+    the innermost loop if possible."""
     first, last = int(shown.time.min()), int(shown.time.max())
     return Axis(first, last, _unit(last - first + 1, COLUMNS, _period(shown)))
 
 
 def element_axis(panel: Trace) -> Axis:
-    """Return the rows of the trace of one buffer. If a cell holds several elements, they divide the
-    buffer's own rows, or are whole ones, where they can."""
+    """Return the rows of the trace of one buffer. If a cell holds several elements, their number
+    divides the buffer's row, or is a multiple of it, if possible."""
     first, last = int(panel.index.min()), int(panel.index.max())
     shape = panel.buffers[int(panel.buffer[0])].shape
     row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown
@@ -71,8 +71,8 @@ def element_axis(panel: Trace) -> Axis:
 
 
 def copies_apart(panel: Trace) -> Trace:
-    """Return the trace of one buffer; if each worker has a copy of it, with the copies one above
-    the other."""
+    """Return the trace of one buffer; if each worker has a copy of it, the copies lie one above the
+    other."""
     info = panel.buffers[int(panel.buffer[0])]
     if not info.owned:
         return panel
@@ -94,8 +94,8 @@ def cells(panel: Trace, time: Axis, by: str) -> Cells:
 
 
 def _period(shown: Trace) -> int:
-    """Return the steps from one round of the innermost loop to the next: those between two
-    executions of the access that is executed most."""
+    """Return the steps from one iteration of the innermost loop to the next: those between two
+    executions of the most frequent access."""
     times = np.unique(shown.time[shown.site == np.argmax(np.bincount(shown.site))])
     return int(np.argmax(np.bincount(np.diff(times)))) if len(times) > 1 else 1
 

@@ -90,9 +90,9 @@ def roofline_chart(
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
     A rung in `traffic` has a mark for each level of it, joined by a line: at the useful operations
-    for each byte its loops access, and for each byte that a cache misses. What has no traffic
-    (peers, found schedules) stands at the compulsory traffic, each array moved once. Raises
-    LabUsageError if there is no roofline.
+    for each byte its loops access, and for each byte that a cache misses. Entries without traffic
+    (peers, schedules found by search) stand at the compulsory traffic: each array moved once.
+    Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -139,7 +139,7 @@ def _intensities(name: str, traffic: Mapping[str, Traffic], compulsory: float) -
 
 
 def _draw_limits(axis: Any, limits: Roofline, x: np.ndarray) -> None:
-    """The flat roof, and a slope for each bandwidth; their labels are for the legend."""
+    """Draw the flat roof, and a slope for each bandwidth; their labels are for the legend."""
     slopes = {"of memory": limits.gigabytes}
     slopes |= {f"of {size >> 10} KiB a core": rate for size, rate in limits.caches.items()}
     for style, (name, rate) in zip(("-", "--", "-."), slopes.items(), strict=False):

@@ -33,9 +33,9 @@ class Turns:
 
 
 def turns_of(trace: Trace) -> list[Turns]:
-    """Return the loops whose turns can be told apart in a picture, outermost first: the innermost
-    ROWS of those with at most TURNS turns, in which most of the time passes and all workers are at
-    the same turn. None if the trace did not follow the loops."""
+    """Return the loops whose turns can be told apart in a picture, outermost first. These are the
+    innermost ROWS loops with at most TURNS turns in which most of the time passes and all workers
+    are at the same turn. There are none if the trace did not follow the loops."""
     if not len(trace):
         return []
     times, first, moment = np.unique(trace.time, return_index=True, return_inverse=True)
@@ -77,9 +77,9 @@ def draw_turns(axis: Any, turns: list[Turns], width: float) -> None:
 
 
 def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
-    """Write the values of a loop's variable into its spans: into each where there is room, else
-    into every n-th, from whose left end it may reach into the next ones. `scale` is the points
-    that a step is wide."""
+    """Write the values of a loop's variable into its spans: into every span if there is room, else
+    into every n-th, where the value may reach from the left end into the next spans. `scale` is the
+    points that a step is wide."""
     lengths = loop.stops - loop.starts
     needed = _LETTER * (max(len(str(value)) for value in loop.values.tolist()) + 0.5)
     each = max(1, int(np.ceil(needed / (scale * float(np.median(lengths))))))
@@ -93,9 +93,9 @@ def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
-    """Frame what one buffer's accesses touch in a turn of the innermost loop around any of them, by
-    one worker or block, and say beside the panel which turn that is and how large a tile; whether
-    there is such a loop. `trace` has the accesses of that buffer alone."""
+    """Frame the elements that one buffer's accesses touch in a turn of the innermost loop around
+    any of them, by one worker or block, and write the turn and the size of the tile beside the
+    panel. Return whether there is such a loop. `trace` has the accesses of that buffer alone."""
     mine = trace.select(trace.worker == trace.worker.min(initial=1 << 30))
     for loop in reversed(turns):
         longest = int(np.argmax(loop.stops - loop.starts))  # the first that is not cut short
@@ -116,8 +116,8 @@ def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
 
 
 def tile_size(trace: Trace) -> str:
-    """Return the extents of the smallest box that holds what one buffer's accesses touch; for a
-    buffer of one dimension, or with a copy for each thread, the number of elements."""
+    """Return the extents of the smallest box around the elements that one buffer's accesses touch;
+    for a buffer of one dimension, or with a copy for each thread, the number of elements."""
     buffer = trace.buffers[int(trace.buffer[0])]
     if len(buffer.shape) < 2 or int(trace.index.max()) >= buffer.size:
         return counted(len(np.unique(trace.index)), "element")

@@ -63,7 +63,7 @@ def _held(run: dict[str, Any], now: int) -> Iterator[tuple[dict[str, Any], set[i
 
 
 def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, float]]:
-    """(buffer, element) -> whether it was stored, and how strongly it is drawn."""
+    """Map (buffer, element) to whether it was stored, and how strongly it is drawn."""
     found = {}
     trail = max(TRAIL, round(len(run["steps"]) / 200))
     for step in range(max(0, now - trail), now + 1):
@@ -80,7 +80,7 @@ def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, f
 def _cells(
     grid: dict[str, Any], elements: Iterable[int], colour: str, kind: str, opacity: float
 ) -> Iterator[str]:
-    """Return a rectangle for each run of neighbours in a row."""
+    """Yield a rectangle for each run of neighbours in a row."""
     cell, width = grid["cell"], grid["width"]
     runs: list[list[int]] = []
     for element in sorted(elements):

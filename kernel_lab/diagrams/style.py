@@ -28,9 +28,9 @@ except ImportError as error:
 # Distinguishable with colour blindness as well, and visible on white and on black.
 PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
 STORE = "#d1495b"
-SHARED = "#8b4fd0"  # what several workers access, or what is loaded and stored
+SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
 MUTED = "#8c8c8c"
-SLATE = "#64748b"  # what belongs to no one buffer
+SLATE = "#64748b"  # for marks that belong to no single buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
 _BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
@@ -59,9 +59,9 @@ _SETTINGS: Any = {
 def buffer_colours(trace: Trace) -> dict[str, str]:
     """Return the colour of each buffer by name, the same in every picture of a ladder.
 
-    Arguments have the palette's colours in their order. A copy of an argument (A_shared) has that
-    one's colour, greyer; any other buffer has one of the colours left over, chosen by its name. If
-    another has that one already, it has the next that is free, perhaps not in every picture.
+    Arguments have the palette's colours in their order. A copy of an argument (A_shared) has the
+    argument's colour, greyer. Any other buffer has one of the remaining colours, chosen by its
+    name; if that colour is taken, it has the next free one, perhaps not in every picture.
     """
     colours = dict(zip(trace.arrays, itertools.cycle(PALETTE), strict=False))
     rest = PALETTE[len(colours) :] or PALETTE
@@ -85,7 +85,7 @@ def who_colours(values: Sequence[int]) -> dict[int, str]:
 
 
 def _ramp(place: float) -> str:
-    """From blue over green to amber, for a place from 0 to 1."""
+    """Return a colour from blue over green to amber, for a place from 0 to 1."""
     blue, green, amber = PALETTE[0], PALETTE[2], "#e0a526"
     return blend(blue, green, 2 * place) if place < 0.5 else blend(green, amber, 2 * place - 1)
 
@@ -109,7 +109,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def titled(fig: Figure, title: str, note: str) -> None:
-    """Set a title and, under the figure in grey, a note on what it shows."""
+    """Set a title and, in grey under the figure, a note on its contents."""
     fig.suptitle(title, fontsize=11, x=0.01, ha="left", color=INK)
     if note:
         note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # letters of that size to an inch
@@ -167,17 +167,16 @@ def inline_svg(fig: Figure) -> str:
 
 
 def embedded(svg: str) -> str:
-    """Return the text of an SVG file of `save` as an element for a page, like that of
-    `inline_svg`."""
+    """Return the SVG text of a file of `save` as an element for a page, as `inline_svg` does."""
     text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(_BACKGROUND, "", text)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
-    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # those to which nothing refers
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # ids that nothing refers to
     # The page may make the picture smaller, and not so large that its text outgrows the page's.
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
-    lines = "stroke-linejoin: round; stroke-linecap: butt"  # what the file says of all its parts
+    lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style of all its parts
     return f'{head} style="max-width: {width:.0f}px; {lines}">{rest}'

@@ -18,8 +18,8 @@ class BufferInfo:
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
     each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
     a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
-    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (a
-    CPU worker or a GPU block, at least) has a copy of its own, of whatever scope.
+    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (at
+    least each CPU worker or GPU block) has its own copy, whatever the scope.
     """
 
     name: str
@@ -92,8 +92,8 @@ class Trace:
     `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
     the parallel ones with more than one iteration, each before those inside it, if the trace
     followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
-    loaded an element of its own or of its block's memory that nothing had been stored to; it counts
-    ignored scopes too, and is of the whole run, whatever was selected.
+    loaded an element of its own or of its block's memory that nothing had been stored to. It
+    includes ignored scopes, and counts the whole run, whatever was selected.
     """
 
     name: str

@@ -99,8 +99,8 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers, unsigned in
-    `x` and signed in `w`, whose products are added to a sum."""
+    """Compute AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers,
+    unsigned in `x` and signed in `w`, whose products are added to a sum."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(w))
     parts = [
         np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int32), shape))

@@ -150,9 +150,9 @@ def _sectors(group: np.ndarray, address: np.ndarray, size: int) -> dict[str, int
 
 
 def joined_degree(trace: Trace, report: SiteReport, width: int) -> int:
-    """Return the most turns that any part of a warp takes for an access of shared memory of which
-    each thread accesses the whole `width` bytes around its own, as where a compiler has joined
-    loads; `report.degree` if it accesses as many anyway."""
+    """Return the most turns that any part of a warp takes for an access of shared memory if each
+    thread accesses all `width` bytes around its own element, as it does once a compiler has joined
+    loads. If the access is that wide already, this is `report.degree`."""
     mine = np.flatnonzero(trace.site == report.site)
     address, size = trace.address[mine], int(trace.itemsize[mine[0]])
     if size >= width:
@@ -184,7 +184,7 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """Return the part of its warp that an access is served with: halves at 8 bytes per thread,
+    """Return the part of its warp with which each access is served: halves at 8 bytes per thread,
     quarters at 16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
@@ -194,8 +194,8 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Loads of memory that nothing was stored to, mostly idle warps, uncoalesced accesses and bank
-    conflicts of a kernel, one line each."""
+    """Return a line for each fault of a kernel: loads of memory that nothing was stored to, mostly
+    idle warps, uncoalesced accesses and bank conflicts."""
     lines = [
         f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"
         for name, count in trace.unset.items()

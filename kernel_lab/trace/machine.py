@@ -40,7 +40,7 @@ class Storage:
 
 
 def filled(size: int, dtype: np.dtype) -> np.ndarray:
-    """Unwritten memory: NaN if the dtype has it, so that reading it shows."""
+    """Return unwritten memory: NaN if the dtype has it, so that reading it shows."""
     return np.full(size, np.nan if dtype.kind in "fc" else 0, dtype)
 
 
@@ -63,7 +63,8 @@ class Machine:
         self._start = 0
 
     def allocate(self, name: str, size: int, dtype: np.dtype, share: str) -> Storage:
-        """Memory for a buffer, with a copy for each block or thread that has its own."""
+        """Return memory for a buffer, with a copy for each block, warp or thread that has its
+        own."""
         if share == "warp" and self.block_size % WARP:
             raise TraceError(
                 f"trace: {name} is held by warps together, and a block of {self.block_size} threads"
@@ -101,15 +102,15 @@ class Machine:
         self.turns.append((len(self.log), nest, values))
 
     def guard(self) -> None:
-        """Stop a run whose length could not be foreseen."""
+        """Stop a run that has grown too long; not every length can be foreseen."""
         if len(self.log) + self.count > self.limit:
             raise TraceTooLarge(
                 f"trace: given up at {self.limit:,} accesses; trace the kernel at a smaller size"
             )
 
     def load(self, buffer: Storage, site: int, index: Any, mask: Any) -> np.ndarray:
-        """Return the elements that all active threads and lanes read; 0-th elements where
-        inactive."""
+        """Return the elements that all active threads and lanes read; inactive ones get element
+        0."""
         index = np.asarray(index)
         lanes = index.shape[1] if index.ndim == 2 else 1
         index = np.broadcast_to(index, (self.width, lanes))
@@ -155,7 +156,8 @@ class Machine:
         extents: list[int],
         combine: Callable[[Any, Any], Any],
     ) -> np.ndarray:
-        """Combine the values of threads that differ along some axes only; each gets the result.
+        """Combine the values of threads that differ only along some axes; each thread gets the
+        result.
 
         `strides` are the axes' strides in the threads' numbers. Values are combined in the order of
         the numbers; the compiled kernel has an order of its own, so results may differ in the last
@@ -192,7 +194,7 @@ class Machine:
 
 
 def round_half_away(value: Any) -> Any:
-    """C's round: halves go away from zero, where NumPy's go to the even neighbour."""
+    """Return C's round: halves go away from zero; NumPy's round takes the even neighbour."""
     return np.copysign(np.floor(np.abs(value) + 0.5), value)
 
 
@@ -204,7 +206,7 @@ def erf(value: Any) -> Any:
 
 
 def trunc_div(a: Any, b: Any) -> Any:
-    """Integer division that rounds towards zero."""
+    """Divide integers, rounding towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
