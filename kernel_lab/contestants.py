@@ -27,7 +27,7 @@ def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32
 
 
 def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
-    """Return an array of elements that no result has: NaN, or the least integer."""
+    """Return an array of values that no right result has: NaN, or the least integer."""
     kind = np.dtype(dtype)
     return np.full(tuple(shape), np.nan if kind.kind == "f" else np.iinfo(kind).min, kind)
 

@@ -22,7 +22,7 @@ from kernel_lab.workload import Case, describe
 from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.timing import Progress
 
-_JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's access in PTX, beside those of one element
+_JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's vector access in PTX
 
 
 def add_figures(

@@ -31,7 +31,7 @@ from needle_tvm.text import counted
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
-_NVCC_SECONDS = 600  # with other work on the machine
+_NVCC_SECONDS = 600  # allows for other work on the machine
 _WIDEST = 160  # characters of an unchanged line in a difference
 
 

@@ -176,7 +176,7 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     The request holds `threads`, or a `target` with that many `num-cores`. The probes are compiled
     for the target if given, else for this machine. Returns the values of `Limits.to_json`. Each
     kernel is timed in several blocks, in alternation, and the fastest counts: a limit is not an
-    average, and whatever else runs for a moment slows only one block. Run it in a process of its
+    average, and other work that runs for a moment slows only one block. Run it in a process of its
     own, because TVM reads the number of its threads once.
 
     Raises TuningError if this process's thread pool has a different number of threads.

@@ -1,10 +1,10 @@
-"""The number of blocks of a kernel that a multiprocessor (SM) of a GPU holds, and their limits.
+"""The number of a kernel's blocks that a multiprocessor (SM) of a GPU holds, and what limits it.
 
 The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
 Capability"; the rules for registers and shared memory are those of the toolkit's own occupancy
 calculator, cuda_occupancy.h. Each of an SM's four quarters has a quarter of the registers and gives
-them to its warps in pieces of 256. A block gets shared memory with 1 KiB for the system from
-compute capability 8.0 on.
+them to its warps in pieces of 256. From compute capability 8.0 on, a block's shared memory includes
+1 KiB for the system.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lists of workloads and ladders. Importing this imports no TVM."""
+"""The lists of workloads and ladders. Importing this does not import TVM."""
 
 from __future__ import annotations
 

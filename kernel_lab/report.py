@@ -20,7 +20,7 @@ from needle_tvm.process.timing import Spread
 from needle_tvm.text import counted, digits, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
-_MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
+_MARK = '<meta name="generator" content="needle kernel_lab">'  # the template has it, too
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -59,7 +59,7 @@ def check_place(directory: Path) -> None:
 
 
 def escape(value: Any) -> str:
-    """Text as HTML."""
+    """Return text as HTML."""
     return html.escape(str(value))
 
 

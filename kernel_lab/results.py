@@ -78,7 +78,7 @@ class GpuFigures:
     missing: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         kernels = [
             {
                 **{name: value for name, value in vars(one).items() if name != "occupancy"},
@@ -130,9 +130,9 @@ class RungResult:
     one is faster. `after` names the rung whose time `speedup_previous` compares with and to which
     `expected` (lowest and highest factor) refers. `explained` is the rung's explanation for a
     measured factor outside the expected range. `launch_seconds` is the time of a whole call on a
-    GPU, launch and wait included, where `seconds` is the device's alone. `precision` is the dtype
-    that operands are rounded to; below "float32" the arithmetic is not the workload's own. `static`
-    holds the figures of a GPU rung that need no run, if they were asked for.
+    GPU, launch and wait included; `seconds` is then the device's time alone. `precision` is the
+    dtype that operands are rounded to; below "float32" the arithmetic is not the workload's own.
+    `static` holds the figures of a GPU rung that need no run, if they were asked for.
     """
 
     name: str
@@ -165,7 +165,7 @@ class RungResult:
         return self.kind if self.precision == "float32" else f"{self.kind}, {self.precision}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the scheduled module, the TVMScript and the source."""
+        """Return JSON values, without the scheduled module, the TVMScript and the source."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -273,7 +273,7 @@ class LabResult:
         return min(timed, key=lambda r: r.seconds.median if r.seconds else 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, one object."""
+        """Return JSON values, one object."""
         roofline = self.roofline
         return {
             "workload": self.workload,

@@ -1,4 +1,4 @@
-"""What a rung changes in the TVMScript of the rung that it starts from.
+"""The changes that a rung makes in the TVMScript of the rung that it starts from.
 
 Imports TVM's compiler when used.
 """

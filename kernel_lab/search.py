@@ -73,7 +73,7 @@ def own(
 ) -> Found:
     """Return the fastest correct candidate of at most `trials` drawn from a space.
 
-    Raises LabError if none of them worked.
+    Raises LabError if no candidate worked.
     """
     choices = list(space.knobs(case))
     random.Random(seed).shuffle(choices)

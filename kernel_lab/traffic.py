@@ -39,8 +39,8 @@ def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[s
 
 
 def traffic(workload: Workload, rung: Rung, small: Mapping[str, Any], case: Case) -> Traffic | None:
-    """Return the traffic of a CPU rung at the size `small`; None where it cannot be traced
-    there."""
+    """Return the traffic of a CPU rung at the size `small`; None if it cannot be traced at that
+    size."""
     if rung.claims(small) is not None:
         return None
     at = Case(small, case.processor)

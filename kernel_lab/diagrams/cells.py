@@ -101,8 +101,8 @@ def _period(shown: Trace) -> int:
 
 
 def _unit(extent: int, most: int, period: int) -> int:
-    """Return the smallest unit with which `extent` takes at most `most` cells; at most twice as
-    much if that makes it a multiple or a divisor of the period."""
+    """Return the smallest unit with which `extent` takes at most `most` cells, or one less than
+    twice as large that is a multiple or a divisor of the `period`."""
     least = -(-extent // most)
     if least == 1:
         return 1

@@ -14,9 +14,9 @@ from needle_tvm.text import counted
 
 ROWS = 3  # loops, at most
 TURNS = 64  # of a loop, at most
-_LEAST = 0.5  # of the time must be in a loop's turns
-_LETTER = 4.6  # points of a letter of a label, with room around it
-_ACROSS = 520  # points that the panels are wide, at least
+_LEAST = 0.5  # the least share of the time that is in a loop's turns
+_LETTER = 4.6  # the width of a label's letter, with room around it, in points
+_ACROSS = 520  # the least width of the panels, in points
 _SIZE = 7
 TILE = "tile"  # the label of a frame
 
@@ -44,7 +44,7 @@ def turns_of(trace: Trace) -> list[Turns]:
     found = []
     for loop in trace.loops:
         value = loop.value[first]
-        changed[1:] |= np.diff(value) != 0  # a loop begins anew in each turn of those around it
+        changed[1:] |= np.diff(value) != 0  # a loop begins anew in each turn of the loops around it
         inside = value != LoopValues.OUTSIDE
         begins = np.flatnonzero(changed & inside)
         together = (loop.value == value[moment]).all()
@@ -79,7 +79,7 @@ def draw_turns(axis: Any, turns: list[Turns], width: float) -> None:
 def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
     """Write the values of a loop's variable into its spans: into every span if there is room, else
     into every n-th, where the value may reach from the left end into the next spans. `scale` is the
-    points that a step is wide."""
+    width of a step in points."""
     lengths = loop.stops - loop.starts
     needed = _LETTER * (max(len(str(value)) for value in loop.values.tolist()) + 0.5)
     each = max(1, int(np.ceil(needed / (scale * float(np.median(lengths))))))

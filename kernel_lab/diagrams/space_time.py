@@ -43,9 +43,9 @@ def space_time(
     or GPU block), "warp" or "thread". A cell that is loaded and stored, or accessed by several
     workers, has a colour of its own; the paler a cell, the fewer accesses it holds. `span` is the
     time shown: the first step, and one past the last. If the trace followed the loops, their turns
-    are spans above the panels, and frames hold what one turn touches. Local memory is left out if
-    there is other memory, since it stands for registers. Raises LabUsageError if nothing was
-    accessed.
+    are spans above the panels, and frames enclose the elements that one turn touches. Local memory
+    is left out if there is other memory, since it stands for registers. Raises LabUsageError if
+    nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
         raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")

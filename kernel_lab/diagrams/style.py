@@ -98,7 +98,7 @@ def blend(first: str, second: str, share: float) -> str:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """matplotlib with the lab's settings, for making a figure."""
+    """Apply the lab's settings to matplotlib while a figure is made."""
     with matplotlib.rc_context(_SETTINGS):
         yield
 
@@ -143,7 +143,7 @@ def in_notebook() -> bool:
 def _output(fig: Figure, path: Path) -> None:
     """Show a figure that was written to a file below the cell of a notebook.
 
-    Programs that do not show the SVG of notebooks from elsewhere show the PNG.
+    Programs that do not show an untrusted notebook's SVG show the PNG instead.
     """
     from IPython.display import display
 
@@ -174,7 +174,7 @@ def embedded(svg: str) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
     text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # ids that nothing refers to
-    # The page may make the picture smaller, and not so large that its text outgrows the page's.
+    # The page may shrink the picture, but not enlarge its text beyond the page's own.
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)

@@ -37,7 +37,7 @@ def warp_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     """Return a figure with a panel for each load or store of global memory: threads of a warp
     upwards, the 32-byte sectors they touch to the right, each thread's bytes coloured.
 
-    `sites` chooses among the kernel's sites; the default is the least efficient ones. Raises
+    `sites` chooses among the kernel's sites; the default is the least efficient sites. Raises
     LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "global"]
@@ -103,8 +103,8 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     """Return a figure with a panel for each load or store of shared memory: threads of a warp
     upwards, the 32 banks to the right. The colour is the turn in which the bank serves the thread.
 
-    `sites` chooses among the kernel's sites; the default is those with the worst conflicts. Raises
-    LabUsageError if there is none.
+    `sites` chooses among the kernel's sites; the default is the sites with the worst conflicts.
+    Raises LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "shared"]
     chosen = _chosen(reports, sites, "shared", lambda report: -report.degree)
@@ -170,7 +170,7 @@ def _banks(axis: Any, one: Trace, report: gpu.SiteReport, colours: Any, worst: i
 
 
 def _ramp(steps: int) -> list[str]:
-    """Colours from yellow to red, for the second turn to the last."""
+    """Return colours from yellow to red, for the second turn to the last."""
     first, last = np.array([0xF2, 0xC1, 0x4E]), np.array([0xB0, 0x1E, 0x3C])
     mixed = [first + (last - first) * step / max(1, steps - 1) for step in range(steps)]
     return ["#{:02x}{:02x}{:02x}".format(*colour.astype(int)) for colour in mixed]

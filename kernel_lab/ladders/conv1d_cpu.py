@@ -46,7 +46,7 @@ def fewer_terms(sch: Schedule, case: Case) -> None:
 def parallel(sch: Schedule, case: Case) -> Any:
     """Split the result into stretches for different threads, which write to separate memory.
 
-    The speed grows with the number of cores: the work takes milliseconds, waking threads
+    The speed is proportional to the number of cores: the work takes milliseconds, waking threads
     microseconds.
     """
     b = sch.get_sblock("B")

@@ -110,8 +110,8 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 
     A tap's weight is broadcast, and the row is read unaligned. LLVM already made these vectors in
     the rungs before, so nothing is gained on Zen 4 (both hot loops have 98 multiply-adds of 512
-    bits), and at most a factor of 2 where LLVM's vectors had 256 bits. Stated in the schedule, they
-    no longer depend on the compiler, and the next rung can count on them.
+    bits), and at most a factor of 2 where LLVM's vectors had 256 bits. Vectors that the schedule
+    states no longer depend on the compiler, and the next rung can count on them.
     """
     return _vectors(sch, case, *parallel(sch, case))
 

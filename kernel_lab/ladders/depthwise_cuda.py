@@ -206,9 +206,10 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     """Fuse both halves into one kernel: a block computes the depthwise results of all channels for
     its piece into shared memory, then all output channels from there.
 
-    One launch instead of two, and the array between the halves never reaches global memory. A warp
-    is part of a row, so the trace finds no bank conflict. (The sum over channels at a pixel reads
-    values that the same thread wrote; shared memory has room for more channels than registers.)
+    There is one launch instead of two, and the array between the halves never reaches global
+    memory. A warp is part of a row, so the trace finds no bank conflict. (The sum over channels at
+    a pixel reads values that the same thread wrote; shared memory has room for more channels than
+    registers.)
     """
     out, deep = sch.get_sblock("out"), sch.get_sblock("deep")
     b, o, y, x, _ = sch.get_loops(out)
@@ -221,8 +222,8 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     sch.bind(y_thread, "threadIdx.y")
     sch.bind(x_thread, "threadIdx.x")
     sch.set_scope(deep, 0, "shared")
-    # Sums in a register, stored once: summed in shared memory, each step would read what a thread
-    # wrote there, and at an edge TVM would put a barrier where only some of the threads pass.
+    # Each sum stays in a register and is stored once. In shared memory, each step would read what a
+    # thread wrote there, and at an edge TVM would put a barrier that only some threads reach.
     shared = sch.cache_write(deep, 0, "local")
     sch.compute_at(shared, x_block, preserve_unit_loops=True)
     *_, c, dy, dx = sch.get_loops(shared)

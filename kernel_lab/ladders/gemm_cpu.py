@@ -45,7 +45,8 @@ def naive(sch: Schedule, case: Case) -> None:
 @ladder.rung(
     expected=(16, 64),
     explained="the range holds at 512 x 512: at sizes that are not a power of two the naive walk "
-    "down a column of B is more than twice as fast, and at small sizes B stays in the first-level cache",
+    "down a column of B is more than twice as fast, and at small sizes B stays in the first-level "
+    "cache",
 )
 def reorder(sch: Schedule, case: Case) -> Any:
     """Move k outside j: the inner loop walks a row of B and a row of C, both contiguous.
@@ -103,8 +104,8 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 def parallel(sch: Schedule, case: Case) -> Any:
     """Put rows of blocks on different threads, which write to separate memory.
 
-    The speed grows with the number of cores, as long as the work outweighs the few microseconds
-    that waking the threads takes.
+    The speed is proportional to the number of cores, as long as the work outweighs the few
+    microseconds that waking the threads takes.
     """
     c = vectorise(sch, case)
     sch.parallel(sch.get_loops(c)[0])
@@ -159,7 +160,8 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", expected=(0.1, 0.9))
 def too_large_tile(sch: Schedule, case: Case) -> None:
-    """FAILS: a register tile four times as large, 16 x 64, to use each loaded vector more often.
+    """FAILS: use a register tile four times as large, 16 x 64, to use each loaded vector more
+    often.
 
     It needs 64 vector registers, and there are 32: the compiler spills the accumulators to the
     stack, and every multiply-add becomes a load, an add and a store.
@@ -218,7 +220,7 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(1.0, 2), define=define_packed)
 def pack(sch: Schedule, case: Case) -> None:
-    """Copy B into panels first, which counts in the time; the schedule stays the same.
+    """Copy B into panels first; the copy counts in the time, and the schedule stays the same.
 
     In an unpacked strip of B every row lies on another page and, if N is a power of two, in the
     same few sets of the cache. A panel is read front to back, which the prefetcher can follow. The

@@ -25,8 +25,8 @@ TILE = 128  # edge of a block's results
 STEP = 8  # steps of k in shared memory at a time
 GROUP = 4  # neighbouring results of a thread along an axis: 16 bytes
 STAGES = 4  # strips in shared memory or on their way to it
-# Padding of a strip of A that lies along m. A warp writes 8 of k by 4 rows (or 4 by 16), in rows
-# 132 elements apart: 32 different banks. And 16 bytes stay aligned.
+# Padding of a strip of A that runs along m. A warp writes 8 steps of k by 4 rows (or 4 by 16), in
+# rows 132 elements apart: into 32 different banks. Pieces of 16 bytes stay aligned.
 PAD = 4
 
 

@@ -86,7 +86,7 @@ def lanes(sch: Schedule, case: Case) -> Any:
 
 
 def _scaled(case: Case, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """Return the result, with a division and a root for each row instead of each value."""
+    """Return the result, with a division and a root per row instead of per value."""
     from needle_tvm._tvm.names import te, tirx
 
     scale = te.compute(
@@ -176,6 +176,6 @@ def one_pass(sch: Schedule, case: Case) -> Any:
 def parallel(sch: Schedule, case: Case) -> None:
     """Put rows on different threads, several at a time; rows do not depend on each other.
 
-    The speed grows with the number of cores, as long as memory keeps up.
+    The speed is proportional to the number of cores, as long as memory keeps up.
     """
     rows.shared_out(sch, one_pass(sch, case), case)

@@ -155,8 +155,8 @@ def online(sch: Schedule, case: Case) -> None:
 def parallel(sch: Schedule, case: Case) -> None:
     """Put rows on different threads, several at a time; rows do not depend on each other.
 
-    The speed grows with the number of cores, as long as their caches hold the rows they work on. If
-    each row were a task, it would allocate its own lanes and exponentials, which costs a third of a
-    row's time.
+    The speed is proportional to the number of cores, as long as their caches hold the rows they
+    work on. If each row were a task, it would allocate its own lanes and exponentials, which costs
+    a third of a row's time.
     """
     rows.shared_out(sch, lanes(sch, case), case)

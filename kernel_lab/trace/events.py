@@ -90,7 +90,7 @@ class Trace:
     loops load or store repeatedly.
 
     `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
-    the parallel ones with more than one iteration, each before those inside it, if the trace
+    the parallel ones with more than one iteration, each before the loops inside it, if the trace
     followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
     loaded an element of its own or of its block's memory that nothing had been stored to. It
     includes ignored scopes, and counts the whole run, whatever was selected.
@@ -162,14 +162,14 @@ class Trace:
         )
 
     def of_buffer(self, name: str) -> Trace:
-        """Return the accesses of the buffers of that name. Raises KeyError if there are none."""
+        """Return the accesses of the buffers called `name`. Raises KeyError if there are none."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
         if not wanted:
             raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
         return self.select(np.isin(self.buffer, wanted))
 
     def of_scope(self, scope: str) -> Trace:
-        """Return the accesses of the buffers of that scope ("global", "shared", "local")."""
+        """Return the accesses of the buffers of `scope` ("global", "shared", "local")."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
         return self.select(np.isin(self.buffer, wanted))
 

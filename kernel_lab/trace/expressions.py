@@ -112,12 +112,12 @@ def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
 
 
-# Functions in LLVM IR that schedules bring along, by their names there.
+# LLVM IR functions that schedules bring along, by name.
 EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 
 class Expressions:
-    """Emits the program's lines; `Program` in statements.py adds the statements."""
+    """The emitter of the program's lines; `Program` in statements.py adds the statements."""
 
     def __init__(self, ignore: tuple[str, ...]) -> None:
         self.ignore = ignore
@@ -127,12 +127,12 @@ class Expressions:
         self.mask: str | None = None
         self.variables: dict[Any, Value] = {}
         self.slots: dict[Any, Slot] = {}
-        self.scopes: list[str] = []  # of each buffer
+        self.scopes: list[str] = []  # scope of each buffer
         self.sites: list[Site] = []
         self.constants: dict[str, Any] = {"np": np, "wrapped": wrapped}
         self.nests: list[tuple[tuple[str, int], ...]] = []  # variable and extent of each loop
-        self.parallel_nests: set[int] = set()  # those of one parallel loop
-        self.open_nests: list[int] = []  # those around the code that is being emitted
+        self.parallel_nests: set[int] = set()  # numbers of the nests of one parallel loop
+        self.open_nests: list[int] = []  # nests around the code that is being emitted
         self.times = 1  # how often the code that is being emitted runs, predicates aside
         self.estimate = 0
         self._names = 0

@@ -20,7 +20,7 @@ from kernel_lab.trace.events import WARP
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
+    """Return NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
     try:
         return np.dtype(name)
     except TypeError:

@@ -56,7 +56,7 @@ class Program(Expressions):
         self._region: str | None = None
         self._lanes = False
         self._threads: dict[str, Value] = {}
-        self._strides: dict[str, int] = {}  # of an axis in a thread's number
+        self._strides: dict[str, int] = {}  # stride of an axis in a thread's number
         self._extents: dict[str, int] = {}
 
     def build(self, function: Any) -> Callable[[Machine, list[Storage]], None]:
@@ -147,7 +147,7 @@ class Program(Expressions):
             self.owned.add(slot.buffer)
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
-        # Once for the region: an allocation in a loop need not start afresh each time.
+        # Once per region: an allocation in a loop need not start afresh each time.
         self.lines.insert(self._prologue, (1 if self._region is None else self._region_depth, line))
 
     def _AttrStmt(self, node: Any) -> None:

@@ -181,10 +181,10 @@ def stack_distances(sequence: np.ndarray) -> np.ndarray:
     Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
     9(2), 1970. Bennett and Kruskal, "LRU stack processing", IBM J. Res. Dev. 19(4), 1975, count in
     n log n with a tree over the trace, one entry after another. Here the same count is taken for
-    all entries at once. Let p(i) be the place where entry i's value was last seen. Of the i - p(i)
-    - 1 entries in between, an entry j repeats another one's value if p(j) > p(i). So the count is i
-    - p(i) - 1 minus the number of j < i with p(j) > p(i). These pairs are inversions, which a merge
-    sort counts level by level.
+    all entries at once. Let p(i) be the place where entry i's value was last seen. An entry j
+    between p(i) and i repeats the value of another one between them if p(j) > p(i). So the count is
+    i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions, which a
+    merge sort counts level by level.
     """
     sequence = np.asarray(sequence)
     places = np.arange(len(sequence))
