@@ -71,7 +71,7 @@ def occupancy(arch: str, threads: int, registers: int, shared: int) -> Occupancy
     sm = SMS.get(generation(arch))
     if sm is None:
         known = ", ".join(f"sm_{number}" for number in SMS)
-        raise LabUsageError(f"occupancy: no limits are known of {arch}, only of {known}")
+        raise LabUsageError(f"occupancy: no limits are known for {arch}, only for {known}")
     warps = -(-threads // WARP)
     allowed = {"warps": sm.warps // warps, "blocks": sm.blocks}
     if registers:

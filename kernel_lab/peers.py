@@ -72,7 +72,7 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
 def _on_processor(name: str) -> list[Peer]:
     found = []
     if name in _NUMPY:
-        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as it comes"))
+        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as installed"))
         knowing = host.openblas_environment()
         if name in _USES_BLAS and knowing:
             how = f"{_NUMPY[name]} with {' '.join(map('='.join, knowing.items()))}"

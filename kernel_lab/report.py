@@ -86,7 +86,7 @@ def _tiles(result: LabResult) -> str:
     best = result.best()
     tiles = [(f"{result.flops:,}", "useful operations a call")]
     if best is not None and best.seconds is not None:
-        tiles = [(duration(best.seconds.median), f"best hand rung: {best.name}")]
+        tiles = [(duration(best.seconds.median), f"best hand-written rung: {best.name}")]
         if best.gigaflops:
             tiles.append((digits(best.gigaflops), "useful GFLOP/s"))
         if best.roofline and not result.doubt:

@@ -80,8 +80,8 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: the speed over that of the rung it starts from; ! marks a factor that is "
-            "more than half outside the expected range",
+            "x previous: how many times as fast as the rung it starts from; ! marks a factor more "
+            "than half outside the expected range",
             highlight=False,
         )
     console.print(

@@ -31,7 +31,7 @@ def _timed(result: LabResult) -> list[tuple[RungResult, Spread]]:
     everybody = (*result.rungs, *result.peers)
     entries = [(entry, entry.seconds) for entry in everybody if entry.seconds is not None]
     if not entries:
-        raise LabUsageError(f"chart: nothing of {result.workload} was timed")
+        raise LabUsageError(f"chart: no rung or peer of {result.workload} was timed")
     return entries
 
 
@@ -203,7 +203,7 @@ def sweep_chart(result: LabResult) -> Any:
     Raises LabUsageError if there was no sweep.
     """
     if not result.sweep or result.sweep_axis is None:
-        raise LabUsageError(f"chart: {result.workload} was not run over sizes")
+        raise LabUsageError(f"chart: {result.workload} was not run over sizes: use --sweep")
     kinds = {entry.name: entry.kind for entry in (*result.rungs, *result.peers)}
     names = list(dict.fromkeys(name for point in result.sweep for name in point.seconds))
     with settings():

@@ -48,7 +48,7 @@ def space_time(
     nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
-        raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")
+        raise LabUsageError(f"space_time: by is {by!r}; it must be buffer, worker, warp or thread")
     shown = trace
     if span is not None:
         shown = shown.select((shown.time >= span[0]) & (shown.time < span[1]))

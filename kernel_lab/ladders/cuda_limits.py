@@ -15,12 +15,12 @@ def grid_claim(y: int = 1, z: int = 1) -> str | None:
     can."""
     for axis, blocks in (("y", y), ("z", z)):
         if blocks > _GRID:
-            return f"{blocks:,} blocks along the grid's {axis} axis, which has {_GRID:,} at most"
+            return f"{blocks:,} blocks along the grid's {axis} axis: at most {_GRID:,} are allowed"
     return None
 
 
 def shared_claim(elements: int) -> str | None:
     """Return why `elements` float32 do not fit into a block's shared memory; None if they do."""
     if 4 * elements > SHARED_BYTES:
-        return f"{4 * elements:,} bytes of shared memory, of which a block has {SHARED_BYTES:,}"
+        return f"{4 * elements:,} bytes of shared memory, but a block has {SHARED_BYTES:,}"
     return None

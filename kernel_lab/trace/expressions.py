@@ -316,7 +316,7 @@ class Expressions:
         self.sites.append(Site(slot.buffer, is_store, text, tuple(self.open_nests)))
         if len(self.sites) >> SITE_BITS:
             raise NotInterpreted(
-                f"trace: more than {1 << SITE_BITS:,} loads and stores in the text"
+                f"trace: more than {1 << SITE_BITS:,} loads and stores in the kernel's text"
             )
         return len(self.sites) - 1
 

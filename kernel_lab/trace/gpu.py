@@ -73,7 +73,7 @@ def instructions(trace: Trace) -> np.ndarray:
     span at most 16 bytes; otherwise each lane is an instruction of its own.
     """
     if trace.device != "gpu":
-        raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, it has no warps")
+        raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, so it has no warps")
     lane = np.where(_side_by_side(trace), 0, trace.lane)
     keys = np.stack([trace.time, trace.worker, trace.warp, lane])
     order = np.lexsort(keys[::-1])

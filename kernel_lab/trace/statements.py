@@ -121,7 +121,9 @@ class Program(Expressions):
         slot = self.slot_of(source)
         dtype = str(node.buffer.dtype)
         if numpy_dtype(dtype) != slot.dtype or int(node.buffer.elem_offset.value):
-            raise NotInterpreted(f"trace: {node.buffer.name} views {slot.name} as another type")
+            raise NotInterpreted(
+                f"trace: {node.buffer.name} views {slot.name} as another type, which is not interpreted"
+            )
         self.slots[node.buffer] = slot
 
     def _AllocBuffer(self, node: Any) -> None:

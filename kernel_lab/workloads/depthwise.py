@@ -129,7 +129,7 @@ _SIZE = {"B": 3, "C": 4, "H": 16, "W": 32, "K": 7}
 DEPTHWISE = Workload(
     name="depthwise",
     title="2-D depthwise convolution",
-    summary="each of C channels of H x W with its own K x K kernel, the result as large",
+    summary="each of C channels of H x W with its own K x K kernel; the result has the same size",
     sizes={"cpu": (_SIZE,), "cuda": (_SIZE,)},
     drawn=drawn,
     define=define,
@@ -146,7 +146,7 @@ DEPTHWISE = Workload(
                 "v1, 2-D blocks",
                 0.7687,
                 _T4,
-                "the document says 2.3 times; by its own times it is 4.3",
+                "the document says 2.3 times; its own times give 4.3",
                 rung="blocks_2d",
             ),
             Published("000", "v2, block fusion", 0.0762, _T4, rung="block_fusion"),

@@ -150,7 +150,7 @@ def test_the_page_says_what_the_result_says(written):
     for said in (
         "sum of <two> vectors, CPU",
         "N=4096 · a processor · 2 threads",
-        "best hand rung: vectorise",
+        "best hand-written rung: vectorise",
         "as fast as numpy",
         "refused: N=4096 is too small",
         "PyTorch is not installed",
