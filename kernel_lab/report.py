@@ -52,10 +52,10 @@ def write(result: LabResult, directory: Path | str) -> Path:
 
 
 def check_place(directory: Path) -> None:
-    """Raise LabUsageError if the page would replace one that is not the lab's."""
+    """Raise LabUsageError if the page would replace one that the lab did not write."""
     page = directory / "index.html"
     if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise LabUsageError(f"{page}: exists and is no report of the lab's; it was not touched")
+        raise LabUsageError(f"{page}: exists and is not a report of the lab; it was not touched")
 
 
 def escape(value: Any) -> str:

@@ -15,7 +15,7 @@ from kernel_lab.workload import Case, Size, describe
 
 @dataclass(frozen=True)
 class RungDiff:
-    """A rung's TVMScript at a size, `new`, and that of the rung `before` it, `old`.
+    """A rung's TVMScript, `new`, and that of the rung `before` it, `old`, at one size.
 
     For a first rung `before` is None and `old` is "".
     """

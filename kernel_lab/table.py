@@ -98,7 +98,7 @@ def _factor(ratio: Spread | None) -> str:
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
     expected = ""
-    # A factor is expected over the rung that this one starts from, if that was timed, too.
+    # The expected factor is over the rung that this one starts from, if that rung was timed too.
     if entry.expected and (entry.speedup_previous or entry.seconds is None):
         low, high = entry.expected
         expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""

@@ -89,10 +89,10 @@ def roofline_chart(
 ) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    A rung in `traffic` has a mark for each level of it, joined by a line: at the useful operations
-    for each byte its loops access, and for each byte that a cache misses. Entries without traffic
-    (peers, schedules found by search) stand at the compulsory traffic: each array moved once.
-    Raises LabUsageError if there is no roofline.
+    A rung in `traffic` has several marks, joined by a line: one at the useful operations for each
+    byte that its loops access, and one per modelled cache, at the useful operations for each byte
+    that the cache misses. Entries without traffic (peers, schedules found by search) stand at the
+    compulsory traffic: each array moved once. Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline

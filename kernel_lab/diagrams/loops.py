@@ -23,8 +23,8 @@ TILE = "tile"  # the label of a frame
 
 @dataclass(frozen=True)
 class Turns:
-    """A loop's turns in the time shown: the value of its variable in each, its first time, and one
-    past its last."""
+    """A loop's turns in the time shown: for each, the value of the loop's variable, its first time,
+    and one past its last time."""
 
     name: str
     values: np.ndarray

@@ -35,7 +35,8 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """The elements of a buffer variable: their storage's name in the program, and its number."""
+    """A buffer variable: the name of its storage in the program, and the buffer's number and
+    facts."""
 
     storage: str
     buffer: int

@@ -46,7 +46,8 @@ def filled(size: int, dtype: np.dtype) -> np.ndarray:
 
 class Machine:
     """Runs the generated program. `log` holds an entry per step: an integer (element * sites +
-    site) for a single access, a tuple (site, elements, active) for those of many threads or lanes.
+    site) for a single access, a tuple (site, elements, active) for the accesses of many threads or
+    lanes.
     """
 
     def __init__(self, limit: int) -> None:

@@ -122,7 +122,8 @@ class Program(Expressions):
         dtype = str(node.buffer.dtype)
         if numpy_dtype(dtype) != slot.dtype or int(node.buffer.elem_offset.value):
             raise NotInterpreted(
-                f"trace: {node.buffer.name} views {slot.name} as another type, which is not interpreted"
+                f"trace: {node.buffer.name} views {slot.name} as another type, which is not"
+                " interpreted"
             )
         self.slots[node.buffer] = slot
 
