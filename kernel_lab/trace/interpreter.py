@@ -53,7 +53,7 @@ def trace(
     name, function = lowered(func_or_module)
     program = Program(tuple(ignore), follow)
     run = program.build(function)
-    # The estimate counts accesses that predicates may skip, so only one far above the limit decides.
+    # The estimate counts accesses that predicates may skip: only one far above the limit decides.
     if program.estimate > ROOM * limit:
         raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
     arguments = _arguments(program, inputs)
