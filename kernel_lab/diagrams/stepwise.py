@@ -57,7 +57,7 @@ def side_by_side(
             note += f"; {name} the first {taken:,} of {total:,} steps".replace(";  the", "; the")
         views.append(_view(runs[-1], room))
     most = max(len(run["steps"]) for run in runs)
-    pace = '<label><input type="checkbox"> all runs end together</label>'
+    pace = '<label><input type="checkbox"> all to the end together</label>'
     return (
         f'<figure class="stepper" tabindex="0" data-room="{room}">'
         f"<figcaption><b>{html.escape(title)}</b><br>"
