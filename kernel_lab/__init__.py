@@ -4,15 +4,15 @@ A *workload* defines a computation. A *ladder* is its list of *rungs*: each rung
 about how it is computed and states the gain to expect. `python -m kernel_lab gemm -d cpu` checks
 every rung against NumPy, times them side by side and prints the gain of each step.
 
-The lab uses TVM through needle_tvm, and nothing of needle. Importing this package imports neither.
+The lab uses TVM through needle_tvm and does not use needle. Importing this package imports neither.
 
 - `workloads` defines what is computed: sizes, a definition in TE, a NumPy reference, useful work.
   `ladders` defines how: one function per rung and one file per workload and device. A rung's
   docstring gives its reason, and `expected` its factor against the rung it starts from; a rewrite
   of the definition is a rung of its own. `registry` lists them without importing TVM.
-- `run` builds the rungs, has all of them and the peers checked against NumPy in float64 and timed
-  in one contest, and returns the plain data of `results`. `table` prints it and `report` makes a
-  page of it. `search` holds the last rungs: a few knobs of our own, and meta_schedule.
+- `run` builds the rungs, checks them and the peers against NumPy in float64, times them in one
+  contest, and returns the plain data of `results`. `table` prints this data and `report` makes a
+  page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
 - `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
   the smallest that holds two whole tiles along each axis. `diagrams` draws the trace, and `traffic`
@@ -20,7 +20,7 @@ The lab uses TVM through needle_tvm, and nothing of needle. Importing this packa
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
-- `source` puts a rung's code together with the helpers that it uses. `docs/guide/excerpts.py`
+- `source` joins a rung's code with the helpers that it uses. `docs/guide/excerpts.py`
   writes it into the guide's chapters, which have a section for every rung of each CPU ladder and of
   the GPU's matmul.
 """

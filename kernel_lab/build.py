@@ -1,4 +1,4 @@
-"""Builds scheduled modules into shared libraries, for this machine or for another GPU.
+"""Build scheduled modules into shared libraries, for this machine or for another GPU.
 
 Imports TVM's compiler when used.
 """
@@ -24,7 +24,7 @@ _DOTS = "avx512vnni"  # LLVM's name of the feature that `Processor.dots` stands 
 
 
 def description(device: str, arch: str | None = None) -> dict[str, Any]:
-    """TVM's description of a target: this processor, or a GPU of architecture `arch`."""
+    """Return TVM's description of a target: this processor, or a GPU of architecture `arch`."""
     if device == "cpu":
         spec = targets.resolve("cpu")
         return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}
@@ -38,19 +38,19 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_architecture() -> str | None:
-    """The architecture of this machine's first GPU, such as "sm_90"; None without a GPU."""
+    """Return the architecture of this machine's first GPU, such as "sm_90"; None without a GPU."""
     found = gpu.gpus()
     return found[0].arch if found else None
 
 
 def architecture(target: Target) -> str | None:
-    """A GPU target's architecture; None for a processor."""
+    """Return a GPU target's architecture; None for a processor."""
     info = target_info(target)
     return info.arch if info.is_gpu else None
 
 
 def make_target(device: str, arch: str | None = None) -> Target:
-    """The TVM Target; a GPU's has this machine's processor as its host."""
+    """Return the TVM Target; a GPU target has this machine's processor as its host."""
     from needle_tvm._tvm.names import make_target as make
     from needle_tvm._tvm.names import tvm
 
@@ -60,7 +60,7 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 
 def processor(target: Target) -> Processor:
-    """The facts about an llvm target that schedules depend on; the defaults for a GPU."""
+    """Return the facts about an llvm target that schedules depend on; the defaults for a GPU."""
     info = target_info(target)
     if not info.is_cpu:
         return Processor()
@@ -69,7 +69,7 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """Compile to TVM's runtime module. A GPU's holds CUDA source, which needs no nvcc yet."""
+    """Compile to TVM's runtime module. For a GPU it holds CUDA source, which needs no nvcc yet."""
     from needle_tvm._tvm.names import tvm
 
     # Only copies that a schedule marks asynchronous become cp.async.
@@ -81,8 +81,8 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
     """Compile and link a module into a shared library that runs without a compiler.
 
     A GPU's kernels are machine code, compiled by nvcc without its fast mathematics. Raises
-    TargetError if there is no nvcc, CudaCompilerError if it rejects the code, ToolchainError if the
-    C++ compiler does not link for that machine.
+    TargetError if there is no nvcc, CudaCompilerError if nvcc rejects the code, ToolchainError if
+    the C++ compiler cannot link for that machine.
     """
     from needle_tvm.lower.gpu_code import export_library
 
@@ -94,5 +94,5 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
 
 
 def why_no_gpu() -> str | None:
-    """The reason that nothing can run on a GPU here; None if it can."""
+    """Return the reason that nothing can run on a GPU here; None if it can."""
     return gpu.why_none() or None

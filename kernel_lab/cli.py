@@ -1,4 +1,4 @@
-"""The command line: `python -m kernel_lab WORKLOAD -d DEVICE`. A mistake is one line on stderr."""
+"""Check and time the rungs of a ladder: python -m kernel_lab WORKLOAD -d DEVICE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROGRAM = "python -m kernel_lab"
 
 
 def _assignments(text: str) -> dict[str, str]:
-    """ "M=512,N=256" as a dict of strings; the workload validates names and values."""
+    """Parse "M=512,N=256" into a dict of strings; the workload validates names and values."""
     found: dict[str, str] = {}
     for part in text.split(","):
         name, separator, value = (piece.strip() for piece in part.partition("="))
@@ -39,7 +39,7 @@ def _assignments(text: str) -> dict[str, str]:
 
 
 def _sweep(text: str) -> tuple[str, list[str]]:
-    """ "M=256,512" as ("M", ["256", "512"])."""
+    """Parse "M=256,512" into ("M", ["256", "512"])."""
     name, separator, values = text.partition("=")
     if not separator or not name.strip() or not all(v.strip() for v in values.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r}: must be like M=256,512,1024")
@@ -52,19 +52,19 @@ def make_parser() -> Parser:
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
     add("--rungs", metavar="LIST", help="comma-separated rungs to run (all)")
-    size = "what is not given is as in the first size of --list"
+    size = "dimensions; missing ones come from the first size of --list"
     add("--size", type=_assignments, default={}, metavar="M=..,N=..", help=size)
-    add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: no)")
+    add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: none)")
     add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
-    add("--sweep", type=_sweep, metavar="M=..,..", help="the ladder over sizes, too")
+    add("--sweep", type=_sweep, metavar="M=..,..", help="also time the ladder over sizes")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
-    untimed = "time nothing; GPU ladders are compiled and traced, which takes no GPU"
+    untimed = "time nothing; compile and trace GPU ladders, which needs no GPU"
     add("--untimed", action="store_true", help=untimed)
-    arch = "compile GPU code for this architecture, with --untimed (this GPU's, or sm_90)"
+    arch = "with --untimed, compile GPU code for this architecture (this GPU's, or sm_90)"
     add("--arch", metavar="sm_75", help=arch)
     diff = "print what a rung changes in the TVMScript, at a small size unless --size gives one"
     add("--diff", metavar="RUNG", help=diff)
-    add("--report", type=Path, metavar="DIR", help="write an HTML report there")
+    add("--report", type=Path, metavar="DIR", help="write an HTML report to this folder")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     add("--list", action="store_true", help="list workloads and rungs, run nothing")
     add("-q", "--quiet", action="store_true", help="print errors only")

@@ -1,4 +1,4 @@
-"""Counts instructions in generated code: the hot part of x86 assembly or PTX.
+"""Count instructions in generated code: the hot part of x86 assembly or PTX.
 
 Works on text; nothing is compiled here.
 """
@@ -35,7 +35,7 @@ class HotPart:
 
 
 def instructions(lines: list[str]) -> list[tuple[str, str]]:
-    """(mnemonic, operands) of each instruction, without labels, directives and comments."""
+    """Return (mnemonic, operands) of each instruction, without labels, directives and comments."""
     found = []
     for line in lines:
         text = re.split(r"\s*(?:#|//)", line, maxsplit=1)[0].strip()
@@ -48,11 +48,11 @@ def instructions(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def hot_part(text: str) -> HotPart:
-    """The innermost loop or straight-line block with the most arithmetic; among equals a loop, and
-    then the longer one.
+    """Return the innermost loop or straight-line block with the most arithmetic; among equals, a
+    loop before a block, and then the longer one.
 
-    An innermost loop is a backward jump with no other inside. A block goes from label to label: if
-    everything was unrolled, the work is there.
+    An innermost loop is a backward jump with no other one inside. A block goes from label to label;
+    if everything was unrolled, the work is in a block.
     """
     ptx = ".entry" in text
     label, jump = (_PTX_LABEL, _PTX_JUMP) if ptx else (_X86_LABEL, _X86_JUMP)

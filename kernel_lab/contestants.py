@@ -1,6 +1,6 @@
-"""Factories of needle_tvm.process.timing, which a contest's child processes run.
+"""Factories for needle_tvm.process.timing, which a contest's child processes run.
 
-Each returns (call, outputs) and imports only what its contestant needs.
+Each returns (call, outputs) and imports only the modules that its contestant needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
 
 
 def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32") -> Calls:
-    """A rung's compiled library, run without TVM's compiler."""
+    """Load a rung's compiled library, which runs without TVM's compiler."""
     from needle_tvm._tvm.ffi import load_ffi
     from needle_tvm.runtime.memory import aligned_copy
 
@@ -27,7 +27,7 @@ def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32
 
 
 def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
-    """An array whose elements are wrong: NaN, or the least integer."""
+    """Return an array of values that no right result has: NaN, or the least integer."""
     kind = np.dtype(dtype)
     return np.full(tuple(shape), np.nan if kind.kind == "f" else np.iinfo(kind).min, kind)
 
@@ -35,7 +35,7 @@ def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
 def device_library(
     path: str, inputs: str, output: Sequence[int], dtype: str = "float32"
 ) -> ClockedCalls:
-    """A rung's library on a GPU: a call is one launch and the wait for it."""
+    """Load a rung's library for a GPU; a call is one launch and the wait for it."""
     from needle_tvm._tvm.ffi import load_cuda_runtime
     from needle_tvm.runtime.device_clock import contestant
     from needle_tvm.runtime.memory import CudaMemory
@@ -76,8 +76,8 @@ def torch_peer(
     device: str = "cpu",
     precision: str = "float32",
 ) -> Calls | ClockedCalls:
-    """PyTorch computing a workload without autograd. `precision` is "float32" (without TF32),
-    "tf32", or the dtype of floating operands; results are float32, or integers."""
+    """Set up PyTorch to compute a workload without autograd. `precision` is "float32" (without
+    TF32), "tf32", or the dtype of floating operands; results are float32, or integers."""
     import torch
 
     torch.set_num_threads(threads)
@@ -114,7 +114,8 @@ def _torch_vector_add(torch: Any, tensors: list[Any], mode: str) -> Callable[[],
 
 
 def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
-    """PyTorch's conv1d is a correlation, so it gets the kernel reversed; that is not timed."""
+    """PyTorch's conv1d is a correlation, so it gets the reversed kernel; the reversal is not
+    timed."""
     signal, kernel = tensors[0][None, None], tensors[1].flip(0)[None, None]
     extent, taps = tensors[0].shape[0], tensors[1].shape[0]
     conv1d = torch.nn.functional.conv1d

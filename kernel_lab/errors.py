@@ -6,7 +6,7 @@ from needle_tvm.errors import NeedleTVMError, UsageError
 
 
 class LabError(NeedleTVMError):
-    """Base of the lab's own errors: the request was valid and did not succeed."""
+    """Base of the lab's own errors: the request was valid but did not succeed."""
 
 
 class LabUsageError(LabError, UsageError):
@@ -26,4 +26,4 @@ class WrongResult(ContestantError):
 
 
 class NotCompiled(ContestantError):
-    """nvcc rejects a rung's CUDA code."""
+    """nvcc rejected a rung's CUDA code."""

@@ -7,14 +7,15 @@ from needle_tvm.text import digits, quartiles
 
 
 def factor(value: float) -> str:
-    """How many times as fast, with three significant digits: "5,740x", or "10.6 times slower"."""
+    """Return a factor as text with three significant digits: "5,740x", or "10.6 times slower"."""
     rounded = float(f"{value if value >= 1 else 1 / value:.3g}")
     text = f"{rounded:,.0f}" if rounded >= 100 else digits(rounded)
     return f"{text}x" if value >= 1 or rounded == 1 else f"{text} times slower"
 
 
 def against(value: float, other: str) -> str:
-    """A factor in a sentence: "5,740 times as fast as naive", "10.6 times slower than naive"."""
+    """Return a factor in a sentence: "5,740 times as fast as naive", "10.6 times slower than
+    naive"."""
     text = factor(value)
     if text.endswith("x"):
         return f"{text.removesuffix('x')} times as fast as {other}"
@@ -22,7 +23,8 @@ def against(value: float, other: str) -> str:
 
 
 def with_quartiles(ratio: Spread) -> str:
-    """A factor and its quartiles: "2.00 (1.96-2.04)"; one far from 1 alone, as `factor` has it."""
+    """Return a factor and its quartiles: "2.00 (1.96-2.04)"; if it is far from 1, the factor alone,
+    as `factor` writes it."""
     if 0.5 <= ratio.median < 1000:
         return quartiles(ratio.median, ratio.lower, ratio.upper)
     return factor(ratio.median)

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 class Field:
     """The contestants of one contest: libraries and inputs in a folder.
 
-    An entry that fails or is wrong raises ContestantError or TimingError; with `keep_going` its
-    `refused` gets the reason, and the others go on.
+    An entry that fails or is wrong raises ContestantError or TimingError. With `keep_going` its
+    `refused` gets the reason instead, and the other entries go on.
     """
 
     def __init__(
         self,
         workload: Workload,
         case: Case,
-        target: Target | None,  # None if all libraries are there
+        target: Target | None,  # None if no library needs compiling
         folder: Path,
         seed: int,
         device: str,
@@ -48,8 +48,8 @@ class Field:
         self.entries: list[RungResult] = []
 
     def add_rung(self, entry: RungResult, library: Path | None = None) -> None:
-        """Add a rung: its `library`, compiled here if there is none; raises NotCompiled if nvcc
-        refuses it."""
+        """Add a rung with its `library`, which is compiled here if it is None; raises NotCompiled
+        if nvcc rejects it."""
         shape = list(self.workload.shapes(self.case.size)[-1])
         try:
             path = library or self._compile(entry.name, entry.module)
@@ -61,7 +61,7 @@ class Field:
             self.entries.append(entry)
 
     def add_peer(self, entry: RungResult) -> None:
-        """Add the peer that has this entry."""
+        """Add the peer of this entry."""
         (peer,) = (p for p in peers.of(self.workload, self.device) if p.name == entry.name)
         threads = self.case.processor.cores if self.device == "cpu" else available_cores()
         self.add(entry, peers.contestant(peer, self.workload, self.inputs, self.case.size, threads))
@@ -83,7 +83,7 @@ class Field:
 
     def _compile(self, name: str, module: Any) -> Path:
         path = self.folder / f"{len(self.contestants)}.so"
-        assert self.target is not None  # of a run that compiles
+        assert self.target is not None  # a run that compiles has a target
         compile_rung(self.workload, name, module, self.target, path)
         return path
 
@@ -102,7 +102,8 @@ class Field:
         )
 
     def check(self, outputs: Mapping[str, Sequence[Array]]) -> None:
-        """Note the error of every entry; WrongResult names the first that is wrong."""
+        """Record the error of every entry; raise WrongResult for the first wrong one, unless
+        `keep_going`."""
         expected = self.workload.reference(self.case.size, self.arrays)
         for entry in self.entries:
             if entry.refused is not None:
@@ -113,14 +114,14 @@ class Field:
             if not compared.right:
                 wrong = WrongResult(
                     f"{self.workload.name}: {entry.name} differs from NumPy in float64 by "
-                    f"{entry.check.error:.1e} of the largest value at {describe(self.case.size)}, "
+                    f"{entry.check.error:.1e} of the largest value at {describe(self.case.size)}; "
                     f"{tolerance:.1e} is allowed",
                     entry.name,
                 )
                 self._refuse(entry, wrong)
 
     def leave_out(self, error: timing.TimingError) -> bool:
-        """Whether the contest goes on without a contestant that failed."""
+        """Return whether the contest goes on without a contestant that failed."""
         for entry in self.entries:
             if error.child == entry.name and self.keep_going:
                 entry.refused = entry.refused or error_line(error)
@@ -136,7 +137,7 @@ class Field:
 def compile_rung(
     workload: Workload, name: str, module: IRModule, target: Target, path: Path
 ) -> None:
-    """Write a rung's library; raises NotCompiled if nvcc refuses it."""
+    """Write a rung's library; raises NotCompiled if nvcc rejects it."""
     try:
         build.write_library(module, target, path)
     except CudaCompilerError as error:

@@ -1,8 +1,8 @@
-"""What is known of a GPU rung without running it on a GPU.
+"""The figures of a GPU rung that need no run on a GPU.
 
-Registers, spills and shared memory are ptxas' own figures. Occupancy follows from them and the
-threads of a block (`occupancy`). Sectors and banks are counted in a trace (`trace.gpu`), with the
-loads of shared memory joined where nvcc joined all of them.
+Registers, spills and shared memory are ptxas' own figures. Occupancy follows from these and the
+threads of a block (`occupancy`). Sectors and banks are counted in a trace (`trace.gpu`); loads of
+shared memory are joined if nvcc joined all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernel_lab.workload import Case, describe
 from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.timing import Progress
 
-_JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's access in PTX, beside those of one element
+_JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's vector access in PTX
 
 
 def add_figures(
@@ -30,7 +30,7 @@ def add_figures(
 ) -> None:
     """Fill in `static` of the entries that have a module, all compiled by one call of nvcc.
 
-    Where nvcc is missing or refuses the code, or no trace is small enough, the figures say so.
+    If nvcc is missing or rejects the code, or no trace is small enough, the figures say so.
     """
     scheduled = [entry for entry in entries if entry.module is not None]
     say(0, len(scheduled), f"compiling for {arch}")
@@ -60,7 +60,7 @@ def add_figures(
 
 
 def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
-    """The figures of one compiled kernel."""
+    """Return the figures of one compiled kernel."""
     used = kernel.resources
     try:
         held = occupancy(arch, kernel.threads, used.registers, used.shared)
@@ -78,7 +78,8 @@ def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
 
 
 def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]) -> Requests:
-    """The requests of a trace made at `size`; `kernels` say which loads nvcc joined, if any."""
+    """Return the requests of a trace made at `size`; `kernels` say which loads nvcc joined, if
+    any."""
     sectors: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
     degree: dict[bool, int] = {}
     widths = {False: _width(kernels, "ld.shared"), True: _width(kernels, "st.shared")}
@@ -98,8 +99,8 @@ def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]
 
 
 def _width(kernels: Sequence[Kernel], access: str) -> int:
-    """The bytes that each thread accesses at once in PTX if all such accesses are vectors of one
-    width; 0 if they are not: then those of the schedule's own loops count."""
+    """Return the bytes that each thread accesses at once in PTX if all such accesses are vectors of
+    one width, else 0: then the accesses of the schedule's own loops count."""
     found = {width for kernel in kernels for width in kernel.counts.accesses.get(access, {})}
     return _JOINED.get(found.pop(), 0) if len(found) == 1 else 0
 
@@ -119,7 +120,7 @@ HEADINGS = (
 
 
 def figure_rows(entries: Sequence[RungResult]) -> list[list[str]]:
-    """A row of cells under HEADINGS for each kernel of the rungs that have figures."""
+    """Return a row of cells under HEADINGS for each kernel of the rungs that have figures."""
     rows = []
     for entry in entries:
         if entry.static is None:
@@ -137,7 +138,7 @@ def figure_rows(entries: Sequence[RungResult]) -> list[list[str]]:
 
 
 def notes(entries: Sequence[RungResult]) -> list[str]:
-    """What the columns mean, where requests were counted, and what is missing and why."""
+    """Return lines on the meaning of the columns, on the traced sizes, and on missing figures."""
     by_size: dict[str, list[str]] = {}
     missing: dict[str, None] = {}
     for entry in entries:
@@ -147,12 +148,13 @@ def notes(entries: Sequence[RungResult]) -> list[str]:
                 by_size.setdefault(describe(entry.static.requests.size), []).append(entry.name)
     counted = "; ".join(f"{', '.join(names)} at {size}" for size, names in by_size.items())
     said = [
-        "Nothing of this was measured on a GPU. Registers of a thread, bytes spilled (stored and"
+        "None of this was measured on a GPU. Registers of a thread, bytes spilled (stored and"
         " loaded) and bytes of shared memory of a block are ptxas' figures; the warps that an SM"
-        " holds, and what limits them, follow from these and a block's threads.",
-        "Banks: the most turns of one load/store of shared memory; 1 is no conflict. Sectors: of 32"
-        " bytes, for each request of a warp. One element for all threads is 1 sector; neighbours"
-        " that access neighbours are 4 sectors at 4 bytes each, and 16 at 16 bytes.",
+        " holds, and their limit, follow from these and a block's threads.",
+        "Banks: the most turns that one load/store of shared memory takes; 1 is no conflict."
+        " Sectors: pieces of 32 bytes that a request of a warp touches: 1 if all threads access one"
+        " element; 4 if neighbouring threads access neighbouring elements of 4 bytes, and 16 at 16"
+        " bytes.",
     ]
     return [*said, *([f"Counted in traces: {counted}."] if counted else []), *missing]
 

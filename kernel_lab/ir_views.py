@@ -31,12 +31,12 @@ from needle_tvm.text import counted
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
-_NVCC_SECONDS = 600  # with other work on the machine
+_NVCC_SECONDS = 600  # allows for other work on the machine
 _WIDEST = 160  # characters of an unchanged line in a difference
 
 
 def tvmscript(module: IRModule) -> str:
-    """The module's TVMScript, without the lines that every script begins with."""
+    """Return the module's TVMScript, without the lines that every script begins with."""
     from needle_tvm._tvm.names import script
 
     lines = script(module).splitlines()
@@ -45,12 +45,13 @@ def tvmscript(module: IRModule) -> str:
 
 
 def unified(old: str, new: str, context: int = 2) -> str:
-    """The changed lines of two texts, with `context` lines around them, as `diff -w` writes them.
+    """Return the changed lines of two texts, with `context` lines around them, as `diff -w` writes
+    them.
 
-    Lines that differ only in their indentation count as the same, and are written as `new` has
-    them: a loop around a nest does not change each of its lines. Unchanged lines are cut to
-    160 characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's
-    pattern matching).
+    Lines that differ only in their indentation count as the same and are written as in `new`, so
+    that a loop around a nest does not change every line of the nest. Unchanged lines are cut to 160
+    characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's pattern
+    matching).
     """
     before, after = ([line.rstrip() for line in text.splitlines()] for text in (old, new))
     matcher = difflib.SequenceMatcher(
@@ -74,9 +75,9 @@ def _cut(line: str) -> str:
 
 
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
-    """An HTML table with the two texts side by side, with the changes within a line marked.
+    """Return an HTML table with the two texts side by side, with the changes within a line marked.
 
-    Unchanged stretches are cut down to `context` lines around each change. Lines are matched with
+    Of unchanged stretches only `context` lines around each change are kept. Lines are matched with
     difflib's SequenceMatcher (Ratcliff and Obershelp's pattern matching).
     """
     old, new = left.splitlines(), right.splitlines()
@@ -118,7 +119,8 @@ def _row(left: tuple[int, str] | None, right: tuple[int, str] | None, *, changed
 
 
 def _marked(left: str, right: str) -> list[str]:
-    """The two lines with <b> around their differences, if they have more in common than not."""
+    """Return the two lines with <b> around their differences, if they have more in common than
+    not."""
     matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
     if matcher.ratio() < 0.5:
         return [html.escape(left), html.escape(right)]
@@ -132,7 +134,8 @@ def _marked(left: str, right: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuCode:
-    """A rung as LLVM compiles it: its IR, the assembly, and that one's hot part with its counts."""
+    """A rung as LLVM compiles it: the IR, the assembly, and the assembly's hot part with its
+    counts."""
 
     llvm: str
     assembly: str
@@ -140,7 +143,7 @@ class CpuCode:
     counts: X86Counts
 
     def summary(self) -> str:
-        """The counts in one line."""
+        """Return the counts in one line."""
         c = self.counts
         used = ", ".join(f"{count} {name}" for name, count in sorted(c.registers.items())[::-1])
         return (
@@ -162,7 +165,7 @@ def cpu_code(module: IRModule, target: Target) -> CpuCode:
 
 
 def llvm_block(llvm: str) -> str:
-    """The basic block of LLVM IR with the most arithmetic on floats or vectors.
+    """Return the basic block of LLVM IR with the most arithmetic on floats or vectors.
 
     Debug metadata is left out.
     """
@@ -176,7 +179,7 @@ def llvm_block(llvm: str) -> str:
 
 
 def without_directives(assembly: str) -> str:
-    """Assembly without the lines for debuggers and linkers."""
+    """Return the assembly without the lines for debuggers and linkers."""
     directive = re.compile(r"^\s*(?:\.(?!L)\w+|\.L(?:tmp|func|cfi|info|debug|line|string)\w*:)")
     return "\n".join(line for line in assembly.splitlines() if not directive.match(line))
 
@@ -194,7 +197,7 @@ class GpuCode:
     resources: list[Resources]
 
     def summary(self) -> str:
-        """The counts in one line."""
+        """Return the counts in one line."""
         parts = []
         for access in ("ld.global", "st.global", "ld.shared", "st.shared", "ld.local", "st.local"):
             widths = self.counts.accesses.get(access)
@@ -216,7 +219,7 @@ class GpuCode:
 
 
 def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuCode:
-    """Compile a rung for a GPU of that architecture, with or without one at hand.
+    """Compile a rung for a GPU of architecture `arch`; no GPU is needed.
 
     Raises TargetError if there is no nvcc, LabError if nvcc rejects the code.
     """
@@ -235,22 +238,23 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
 
 
 def cuda_source(module: IRModule, arch: str) -> str:
-    """The CUDA that TVM generates for that architecture. Needs no nvcc."""
+    """Return the CUDA code that TVM generates for architecture `arch`. Needs no nvcc."""
     from needle_tvm.lower.gpu_code import device_source
 
     return device_source(build.compile_module(module, build.make_target("cuda", arch)))
 
 
 def kernels_of(source: str) -> str:
-    """The kernels in CUDA source that TVM generated, without the code before them."""
+    """Return the kernels in CUDA source that TVM generated, without the code before them."""
     found = re.search(r'^extern "C" __global__ [^;{]*\{', source, re.MULTILINE)
     return source[found.start() :].strip() + "\n" if found else source
 
 
 def assembled(source: str, arch: str) -> tuple[str, str]:
-    """PTX of CUDA source, and ptxas' report on it.
+    """Return the PTX of CUDA source, and ptxas' report on it.
 
-    Raises TargetError if there is no nvcc, LabError with its first errors if it rejects the code.
+    Raises TargetError if there is no nvcc, LabError with nvcc's first errors if it rejects the
+    code.
     """
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")

@@ -56,7 +56,7 @@ class Limits:
         if not self.gigabytes or min(self.gigabytes) < 1:
             sizes = list(self.gigabytes)
             raise ValueError(
-                f"limits: working sets {sizes}: must be at least one, of 1 byte or more"
+                f"limits: working sets {sizes}: there must be at least one, of 1 byte or more"
             )
 
     def bandwidth(self, working_set: float) -> float:
@@ -76,7 +76,7 @@ class Limits:
             rates = {int(size): float(rate) for size, rate in value["gigabytes"]}
             return cls(int(value["threads"]), float(value["gigaflops"]), rates)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"limits: {value!r} is not as written: {error!r}") from error
+            raise ValueError(f"limits: {value!r} is not what to_json returns: {error!r}") from error
 
 
 def floor(limits: Limits, flops: float, bytes: float) -> float:
@@ -176,10 +176,10 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     The request holds `threads`, or a `target` with that many `num-cores`. The probes are compiled
     for the target if given, else for this machine. Returns the values of `Limits.to_json`. Each
     kernel is timed in several blocks, in alternation, and the fastest counts: a limit is not an
-    average, and whatever else runs for a moment slows only one block. Run it in a process of its
+    average, and other work that runs for a moment slows only one block. Run it in a process of its
     own, because TVM reads the number of its threads once.
 
-    Raises TuningError if this process's pool has a different number of threads.
+    Raises TuningError if this process's thread pool has a different number of threads.
     """
     description = request.get("target")
     threads = request.get("threads") if description is None else description.get("num-cores")
@@ -194,7 +194,7 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
 
     if pool_threads() != threads:
         raise TuningError(
-            f"probe: threads={threads}: this process's pool has {pool_threads()} already"
+            f"probe: threads={threads}: this process's pool already has {pool_threads()} threads"
         )
     if description is None:
         target = resolve("cpu", threads).to_tvm()

@@ -6,14 +6,14 @@ import os
 import time
 from pathlib import Path
 
-BUSY = 0.15  # share of the processors' time from which on a machine counts as loaded
+BUSY = 0.15  # from this share of the processors' time on, a machine counts as loaded
 _SECONDS = 0.5
 _STAT = Path("/proc/stat")
 
 
 def busy_share() -> float | None:
-    """The share of time, 0 to 1, that the processors we may use spend on others' work, measured
-    while this process sleeps for half a second. None where Linux's /proc/stat is missing."""
+    """Return the share of time, 0 to 1, that our processors spend on the work of others, measured
+    while this process sleeps for half a second. Returns None without Linux's /proc/stat."""
     before = _times()
     time.sleep(_SECONDS)
     after = _times()
@@ -23,7 +23,7 @@ def busy_share() -> float | None:
 
 
 def _times() -> tuple[int, int] | None:
-    """Busy and total time of our processors since the machine started, in ticks."""
+    """Return busy and total time of our processors since the machine started, in ticks."""
     try:
         lines = _STAT.read_text().splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""How many blocks of a kernel a multiprocessor (SM) of a GPU holds, and what limits them.
+"""The number of a kernel's blocks that a multiprocessor (SM) of a GPU holds, and what limits it.
 
 The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
-Capability"; how registers and shared memory are handed out is in the toolkit's own occupancy
-calculator, cuda_occupancy.h. Registers are given to warps, in pieces of 256, by each of an SM's
-four quarters from a quarter of the registers. Shared memory is given to blocks, with 1 KiB for the
-system from compute capability 8.0 on.
+Capability"; the rules for registers and shared memory are those of the toolkit's own occupancy
+calculator, cuda_occupancy.h. Each of an SM's four quarters has a quarter of the registers and gives
+them to its warps in pieces of 256. From compute capability 8.0 on, a block's shared memory includes
+1 KiB for the system.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Sm:
-    """The limits of an SM: warps, blocks, and bytes of shared memory; of the latter `reserved` are
+    """The limits of an SM: warps, blocks, and bytes of shared memory; `reserved` bytes of these are
     taken for each block, and blocks get whole pieces of `piece` bytes."""
 
     warps: int
@@ -63,7 +63,7 @@ class Occupancy:
 
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Occupancy:
-    """The occupancy of a kernel on a GPU of architecture `arch`, such as "sm_90".
+    """Return the occupancy of a kernel on a GPU of architecture `arch`, such as "sm_90".
 
     `threads` is the number of threads of a block, `registers` those of a thread, `shared` the bytes
     of shared memory of a block. Raises LabUsageError for an architecture that is not in the table.
@@ -71,7 +71,7 @@ def occupancy(arch: str, threads: int, registers: int, shared: int) -> Occupancy
     sm = SMS.get(generation(arch))
     if sm is None:
         known = ", ".join(f"sm_{number}" for number in SMS)
-        raise LabUsageError(f"occupancy: no limits are known of {arch}, only of {known}")
+        raise LabUsageError(f"occupancy: no limits are known for {arch}, only for {known}")
     warps = -(-threads // WARP)
     allowed = {"warps": sm.warps // warps, "blocks": sm.blocks}
     if registers:

@@ -32,7 +32,7 @@ class Peer:
         return f"not installed: {', '.join(absent)}" if absent else None
 
     def entry(self) -> RungResult:
-        """Its line in a result, with nothing measured yet."""
+        """Return the peer's entry in a result, with nothing measured yet."""
         return RungResult(self.name, "peer", self.reason, precision=self.precision)
 
 
@@ -54,7 +54,7 @@ _TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it 
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
-    """The peers of a workload on a device; beside a GPU's ladder also those on the processor."""
+    """Return the peers of a workload on a device; for a GPU also the peers on the processor."""
     found = []
     if device == "cuda" and workload.name in _TORCH:
         how = _TORCH[workload.name]
@@ -72,7 +72,7 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
 def _on_processor(name: str) -> list[Peer]:
     found = []
     if name in _NUMPY:
-        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as it comes"))
+        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as installed"))
         knowing = host.openblas_environment()
         if name in _USES_BLAS and knowing:
             how = f"{_NUMPY[name]} with {' '.join(map('='.join, knowing.items()))}"
@@ -83,7 +83,7 @@ def _on_processor(name: str) -> list[Peer]:
 
 
 def contestant(peer: Peer, workload: Workload, inputs: str, size: Size, threads: int) -> Contestant:
-    """A peer as a contestant on saved inputs."""
+    """Return a peer as a contestant on saved inputs."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]

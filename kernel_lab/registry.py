@@ -1,4 +1,4 @@
-"""The lists of workloads and ladders. Importing this imports no TVM."""
+"""The lists of workloads and ladders. Importing this does not import TVM."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def workload(name: str) -> Workload:
-    """The workload of that name. Raises LabUsageError if there is none."""
+    """Return the workload of that name. Raises LabUsageError if there is none."""
     if name not in WORKLOADS:
-        raise LabUsageError(f"unknown workload {name!r}: must be {', '.join(WORKLOADS)}")
+        raise LabUsageError(f"unknown workload {name!r}: must be one of {', '.join(WORKLOADS)}")
     return WORKLOADS[name]
 
 
 def ladder(name: str, device: str) -> Ladder:
-    """A workload's ladder on a device. Raises LabUsageError if there is none."""
+    """Return a workload's ladder on a device. Raises LabUsageError if there is none."""
     workload(name)
     if (name, device) not in LADDERS:
         devices = [d for n, d in LADDERS if n == name]

@@ -20,7 +20,7 @@ from needle_tvm.process.timing import Spread
 from needle_tvm.text import counted, digits, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
-_MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too
+_MARK = '<meta name="generator" content="needle kernel_lab">'  # the template has it, too
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -52,14 +52,14 @@ def write(result: LabResult, directory: Path | str) -> Path:
 
 
 def check_place(directory: Path) -> None:
-    """Raise LabUsageError if the page would replace one that is not the lab's."""
+    """Raise LabUsageError if the page would replace one that the lab did not write."""
     page = directory / "index.html"
     if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise LabUsageError(f"{page}: is there and is no report of the lab's; it was not touched")
+        raise LabUsageError(f"{page}: exists and is not a report of the lab; it was not touched")
 
 
 def escape(value: Any) -> str:
-    """Text as HTML."""
+    """Return text as HTML."""
     return html.escape(str(value))
 
 
@@ -86,7 +86,7 @@ def _tiles(result: LabResult) -> str:
     best = result.best()
     tiles = [(f"{result.flops:,}", "useful operations a call")]
     if best is not None and best.seconds is not None:
-        tiles = [(duration(best.seconds.median), f"best hand rung: {best.name}")]
+        tiles = [(duration(best.seconds.median), f"best hand-written rung: {best.name}")]
         if best.gigaflops:
             tiles.append((digits(best.gigaflops), "useful GFLOP/s"))
         if best.roofline and not result.doubt:
@@ -136,7 +136,7 @@ def _table(result: LabResult) -> str:
 
 
 def _static(result: LabResult) -> str:
-    """The static figures of a GPU's rungs as a table, and what they mean; empty without any."""
+    """Return the static figures of GPU rungs as a table with notes; "" if there are none."""
     rows = gpu_figures.figure_rows(result.rungs)
     if not rows:
         return ""
@@ -156,7 +156,7 @@ def _static(result: LabResult) -> str:
 
 
 def _unbroken(items: str) -> str:
-    """A list that a browser breaks only between items."""
+    """Return a list that a browser breaks only between items."""
     return items.replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
 
 
@@ -184,13 +184,13 @@ def _cells(entry: RungResult, doubt: str | None) -> list[str]:
 
 
 def _kind(entry: RungResult) -> str:
-    """What kind of rung it is, to stand behind its name; empty if that says it already."""
+    """Return the kind of a rung, to stand behind its name; "" if the name already says it."""
     kind = entry.described_kind
     return "" if kind == entry.name else f' <span class="kind">{kind}</span>'
 
 
 def expected_text(entry: RungResult) -> str:
-    """The expected factor of a rung, as "2 to 4x"."""
+    """Return the expected factor of a rung, as "2 to 4x"."""
     if entry.expected is None or entry.kind in ("naive", "peer"):
         return ""
     low, high = entry.expected
@@ -214,7 +214,8 @@ def _charts(result: LabResult, pictures: Path) -> str:
 
 
 def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
-    """The traced traffic of the timed hand-written rungs, and a note on the size of the traces."""
+    """Return the traced traffic of the timed hand-written rungs, and a note on the size of the
+    traces."""
     if result.roofline is None:
         return {}, ""
     ladder = registry.ladder(result.workload, result.device)
@@ -233,7 +234,7 @@ def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
 
 
 def pictured(result: LabResult) -> list[str]:
-    """The rungs whose accesses are drawn: naive, the best, and those with the largest gains.
+    """Return the rungs whose accesses are drawn: naive, the best, and those with the largest gains.
 
     A schedule found by a search is specific to its size, and is not drawn.
     """
@@ -252,7 +253,7 @@ def pictured(result: LabResult) -> list[str]:
 
 
 def _side_by_side(result: LabResult) -> str:
-    """The pictured rungs of a CPU ladder that did not fail, side by side."""
+    """Return the pictured rungs of a CPU ladder that did not fail, side by side."""
     if result.device != "cpu":
         return ""
     ladder = registry.ladder(result.workload, result.device)
@@ -279,7 +280,7 @@ def _rungs(result: LabResult, pictures: Path) -> str:
             elif entry.kind != "search":
                 parts.append(
                     f'<h3>Memory accesses</h3><p class="muted">A page has pictures of {PICTURED}'
-                    f" rungs: of this one with --rungs {escape(entry.name)}.</p>"
+                    f" rungs; for pictures of this one use --rungs {escape(entry.name)}.</p>"
                 )
         is_open = " open" if entry.name in drawn[:1] else ""
         cards.append(
@@ -315,8 +316,8 @@ def _published(result: LabResult) -> str:
             f"<td class=text>{escape(figure.note)}</td></tr>"
         )
     return (
-        "<h2>The documents' own figures</h2>\n<p>Measured by their authors on other machines: not"
-        " to be compared with the table above one to one.</p>\n"
+        "<h2>The documents' own figures</h2>\n<p>Their authors measured these on other machines, so"
+        " they are not comparable one to one with the table above.</p>\n"
         f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
     )
 
@@ -324,20 +325,20 @@ def _published(result: LabResult) -> str:
 def _notes(result: LabResult) -> str:
     checked = "NumPy in float64; the difference is relative to the result's largest magnitude."
     timed = [
-        f"Every rung was compared, before it was timed, with {checked}",
-        "Contestants run in processes of their own, in alternating blocks; a time is the median of"
+        f"Before it was timed, every rung was compared with {checked}",
+        "Contestants run in processes of their own, in alternating blocks. A time is the median of"
         " the blocks, and a factor the median of the ratios taken block by block (hover for the"
-        " quartiles). Above 1 the rung is faster.",
+        " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red differs from what the step was expected to bring by more than half.",
+        "A factor in red lies more than half outside the range that was expected of the step.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [
         *(timed if result.timed else untimed),
         "Pictures are made by running the scheduled loops step by step, often at a smaller size,"
-        " which they name. They show the accesses the schedule asks for; the compiler may keep"
-        " values in registers.",
+        " which the picture names. They show the accesses the schedule asks for; the compiler may"
+        " keep values in registers.",
     ]
     if result.roofline is not None:
         limits = result.roofline
@@ -348,7 +349,7 @@ def _notes(result: LabResult) -> str:
         )
         notes.append(
             "In the roofline, a rung has a mark for each level: the bytes of all its loads and"
-            " stores, and those that caches of a part of the data would miss. A mark further right"
-            " moves fewer bytes."
+            " stores, and the bytes that caches as large as a part of the data would miss. A mark"
+            " further right moves fewer bytes."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

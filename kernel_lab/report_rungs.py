@@ -22,7 +22,7 @@ _DETAIL = 160  # steps of the picture that shows single accesses
 
 
 def reason(entry: RungResult) -> str:
-    """The reason for the rung, and whether it brought the expected gain."""
+    """Return the reason for the rung, and whether it brought the expected gain."""
     # A docstring's lines end where the source's do; only its blank lines mean something.
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
@@ -41,7 +41,7 @@ def reason(entry: RungResult) -> str:
 
 
 def difference(entry: RungResult, before: RungResult | None) -> str:
-    """The rung's TVMScript, and its difference from that of the rung it starts from."""
+    """Return the rung's TVMScript, and its difference from that of the rung it starts from."""
     script = ir_views.tvmscript(entry.module)
     parts = []
     if before is not None and before.module is not None:
@@ -56,7 +56,7 @@ def difference(entry: RungResult, before: RungResult | None) -> str:
 
 
 def code(entry: RungResult, device: str, target: Any) -> str:
-    """The code that the compiler generated for the rung, its counts and its hot loop."""
+    """Return the code that the compiler generated for the rung, its counts and its hot loop."""
     try:
         if device == "cpu":
             compiled = ir_views.cpu_code(entry.module, target)
@@ -78,7 +78,8 @@ def code(entry: RungResult, device: str, target: Any) -> str:
 
 
 def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
-    """Pictures and statistics of the rung's accesses, or a line that says why there are none."""
+    """Return pictures and statistics of the rung's accesses, or a line that says why there are
+    none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:
@@ -94,7 +95,7 @@ def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
 
 
 def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
-    """The figures that a report shows of a trace, by kind."""
+    """Return the figures that a report shows of a trace, by kind."""
     space_time = diagrams.space_time
     drawn = {"space-time": space_time(trace, f"{title}: accesses over time", note)}
     last = int(trace.time.max())

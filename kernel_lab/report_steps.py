@@ -11,13 +11,13 @@ from kernel_lab.trace import trace
 from kernel_lab.traffic import common_size, model_caches
 from kernel_lab.workload import Case, Workload, describe
 
-MOST = 4  # rungs beside each other
-_FLOPS = 150_000  # of the size: a few hundred thousand steps of a naive rung
+MOST = 4  # rungs side by side
+_FLOPS = 150_000  # of a traced size, at most: a few hundred thousand steps of a naive rung
 
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
-    """A stepper of up to four CPU rungs, the first one included, each on one thread with a cache of
-    a sixteenth of the data; empty if fewer than two can be traced at one size."""
+    """Return a stepper of up to four CPU rungs, the first one included; "" if fewer than two can be
+    traced at one size. Each rung runs on one thread, with a cache of a sixteenth of the data."""
     chosen: list[Rung] = []
     for rung in rungs:
         if (

@@ -25,7 +25,7 @@ _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
-# and made things worse or no better; "search" was found by a machine; "peer" is another library.
+# but made things worse or no better; "search" was found by a machine; "peer" is another library.
 KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 
@@ -54,7 +54,7 @@ class KernelFigures:
 
 @dataclass(frozen=True)
 class Requests:
-    """What warps ask for, counted in a trace at `size`.
+    """The memory requests of warps, counted in a trace at `size`.
 
     `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
     `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
@@ -78,7 +78,7 @@ class GpuFigures:
     missing: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return JSON values."""
         kernels = [
             {
                 **{name: value for name, value in vars(one).items() if name != "occupancy"},
@@ -111,8 +111,8 @@ class Roofline:
 
     `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
     shortest time that the workload's useful arithmetic and compulsory traffic could take. `bound`
-    says which of the two sets it: "arithmetic" or "memory". `caches` are the triad's GB/s for
-    smaller working sets, by bytes a core.
+    says which of the two sets it: "arithmetic" or "memory". `caches` maps smaller working sets, in
+    bytes a core, to the triad's GB/s.
     """
 
     gigaflops: float
@@ -126,13 +126,13 @@ class Roofline:
 class RungResult:
     """One rung at one size.
 
-    Times are seconds per call. Ratios are another's time over ours: above 1, this one is faster.
-    `after` names the rung whose time `speedup_previous` compares with and to which `expected`
-    (lowest and highest factor) refers. `explained` is the reason given if the measured factor
-    differs from the expected range by more than half. `launch_seconds` is the time of a whole call
-    on a GPU, launch and wait included, where `seconds` is the device's alone. `precision` is what
-    operands are rounded to: below "float32" the arithmetic is not the workload's own. `static` is
-    what is known of a GPU rung without running it, if that was asked for.
+    Times are seconds per call. Ratios are another contestant's time over this one's: above 1, this
+    one is faster. `after` names the rung whose time `speedup_previous` compares with and to which
+    `expected` (lowest and highest factor) refers. `explained` is the rung's explanation for a
+    measured factor outside the expected range. `launch_seconds` is the time of a whole call on a
+    GPU, launch and wait included; `seconds` is then the device's time alone. `precision` is the
+    dtype that operands are rounded to; below "float32" the arithmetic is not the workload's own.
+    `static` holds the figures of a GPU rung that need no run, if they were asked for.
     """
 
     name: str
@@ -165,7 +165,7 @@ class RungResult:
         return self.kind if self.precision == "float32" else f"{self.kind}, {self.precision}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without the scheduled module, the TVMScript and the source."""
+        """Return JSON values, without the scheduled module, the TVMScript and the source."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -235,7 +235,7 @@ class LabResult:
     sweep_axis: str | None = None
 
     def rung(self, name: str) -> RungResult:
-        """The entry of a rung or peer. Raises KeyError if there is none of that name."""
+        """Return the entry of a rung or peer. Raises KeyError if there is none of that name."""
         for entry in (*self.rungs, *self.peers):
             if entry.name == name:
                 return entry
@@ -261,7 +261,8 @@ class LabResult:
         return None
 
     def best(self) -> RungResult | None:
-        """The fastest hand-written rung that was timed and has the first rung's precision."""
+        """Return the fastest hand-written rung that was timed and has the first rung's
+        precision."""
         timed = [
             r
             for r in self.rungs
@@ -272,7 +273,7 @@ class LabResult:
         return min(timed, key=lambda r: r.seconds.median if r.seconds else 0.0, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, one object."""
+        """Return JSON values, one object."""
         roofline = self.roofline
         return {
             "workload": self.workload,

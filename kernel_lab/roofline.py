@@ -13,8 +13,8 @@ CACHES = (16 << 10, 256 << 10)  # bytes a core: in the first-level cache, in the
 
 
 def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
-    """The probes by name: the triad's working set (bytes) is as large as the workload's, and those
-    of `cache_triad` fit into caches."""
+    """Return the probes by name: the triad's working set (bytes) is as large as the workload's, and
+    those of `cache_triad` fit into caches."""
     cores, lanes = processor.cores, processor.lanes
     return {
         PEAK: peak(cores, processor.registers, lanes),
@@ -24,7 +24,7 @@ def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
 
 
 def cache_triad(size: int) -> str:
-    """The name of the triad over `size` bytes a core."""
+    """Return the name of the triad over `size` bytes a core."""
     return f"{TRIAD}, {size >> 10} KiB a core"
 
 
@@ -35,7 +35,7 @@ def limits(
     gigabytes: float,
     caches: Mapping[int, float],
 ) -> Roofline:
-    """The roofline of a workload at a size from the measured limits."""
+    """Return the roofline of a workload at a size from the measured limits."""
     arithmetic = workload.flops(size) / (gigaflops * 1e9)
     traffic = workload.bytes(size) / (gigabytes * 1e9)
     bound = "arithmetic" if arithmetic >= traffic else "memory"

@@ -31,17 +31,17 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Request:
-    """A run of a ladder. `rungs` None means all of them; `sweep` is (dimension, its values).
+    """A run of a ladder. `rungs` are names, None for all rungs; `sweep` is (dimension, its values).
 
     `trials` is the budget of each of the two search rungs; 0 leaves them out. Each contestant gets
     `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
-    `keep_going` a rung or peer that fails or is wrong is left out, its `refused` the reason,
-    instead of ending the run. `arch` is the GPU architecture to compile for, such as "sm_75", where
-    nothing is timed; None means this machine's GPU, or the newest that the lab knows. With `static`
-    the rungs of a GPU are compiled and traced for the figures that need no GPU
-    (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries` has filled: nothing
-    is compiled, and the compiler need not be installed. `others` are further contestants, each made
-    from the path of the saved inputs.
+    `keep_going`, a rung or peer that fails or is wrong does not end the run: it is left out, and
+    its `refused` holds the reason. `arch` is the GPU architecture to compile for, such as "sm_75",
+    if nothing is timed; None means this machine's GPU, or the newest that the lab knows. With
+    `static` the rungs of a GPU are compiled and traced for the figures that need no GPU
+    (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries` has filled: with
+    it, nothing is compiled, and the compiler need not be installed. `others` are further
+    contestants, each made from the path of the saved inputs.
     """
 
     workload: str
@@ -65,7 +65,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     """Carry out a request and return its result.
 
     Raises LabUsageError for an invalid request, WrongResult if a rung's result differs from
-    NumPy's, NotCompiled if nvcc rejects a rung's code, TimingError if a contestant died.
+    NumPy's, NotCompiled if nvcc rejects a rung's code, TimingError if a contestant dies.
     """
     say = progress or (lambda done, total, text: None)
     ladder = registry.ladder(request.workload, request.device)
@@ -133,8 +133,8 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
 def compile_libraries(request: Request, folder: Path, progress: Progress | None = None) -> None:
     """Compile the rungs of a request for the GPUs of its `arch` into a folder.
 
-    A rung gets NAME.so there, or NAME.refused with the reason: one that takes no such size, or that
-    nvcc refuses. Raises as `run` for an invalid request.
+    The folder gets NAME.so for each rung, or NAME.refused with the reason if the rung does not take
+    the size or nvcc rejects its code. Raises LabUsageError for an invalid request.
     """
     say = progress or (lambda done, total, text: None)
     ladder = registry.ladder(request.workload, request.device)
@@ -157,7 +157,7 @@ def compile_libraries(request: Request, folder: Path, progress: Progress | None 
 
 
 def _why_missing(libraries: Path, name: str) -> str | None:
-    """Why a folder of `compile_libraries` has no library of a rung; None if it has one."""
+    """Return why a folder of `compile_libraries` has no library of a rung; None if it has one."""
     reason = libraries / f"{name}.refused"
     if reason.is_file():
         return reason.read_text()
@@ -170,7 +170,7 @@ OWN_SEARCH, META_SCHEDULE = "own_search", "meta_schedule"
 def _searches(
     ladder: Ladder, case: Case, target: Target, request: Request, say: Progress
 ) -> list[RungResult]:
-    """The two search rungs, each with a budget of `trials`."""
+    """Return the two search rungs, each with a budget of `trials`."""
     from needle_tvm._tvm.names import IRModule, te
 
     trials, seed = request.trials, request.seed
@@ -201,7 +201,8 @@ def _searches(
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
-    """A search's best schedule as a rung; if it found none, the rung is refused with the reason."""
+    """Return a search's best schedule as a rung; if it found none, the rung is refused with the
+    reason."""
     entry = RungResult(name, "search", reason, after=after)
     try:
         best = look()
@@ -214,13 +215,13 @@ def _found(name: str, reason: str, after: str, look: Callable[[], search.Found])
 
 
 def _why_untimed(request: Request) -> str | None:
-    """The reason that nothing is timed; None if rungs are timed. Raises LabUsageError if they
-    should be and cannot.
+    """Return the reason that nothing is timed; None if rungs are timed. Raises LabUsageError if
+    rungs should be timed and cannot be.
 
-    GPU rungs need no GPU to be scheduled, compiled and traced: only timing does.
+    GPU rungs are scheduled, compiled and traced without a GPU; only timing needs one.
     """
     if not request.timed:
-        return "not asked for"
+        return "timing was not asked for"
     if request.device != "cuda":
         return None
     reason = build.why_no_gpu()
@@ -235,10 +236,13 @@ def check_arch(request: Request) -> None:
         return
     generation(request.arch)
     if request.device != "cuda":
-        raise LabUsageError(f"arch {request.arch}: it is that of a GPU, and the device is a CPU")
+        raise LabUsageError(
+            f"arch {request.arch}: it is a GPU architecture, and the device is a CPU: leave it out"
+        )
     if request.timed:
         raise LabUsageError(
-            f"arch {request.arch}: only code that is not timed is compiled for another GPU"
+            f"arch {request.arch}: only code that is not timed is compiled for another GPU:"
+            " use --untimed"
         )
 
 
@@ -286,7 +290,7 @@ def _measure(
 def _contest(
     contest: Field, rounds: int, block_seconds: float, say: Progress
 ) -> dict[str, timing.Result]:
-    """The result of each contestant of a field by name."""
+    """Return the result of each contestant of a field by name."""
     found = timing.contest(
         contest.contestants,
         rounds=rounds,
@@ -308,7 +312,7 @@ def _limits(
     timed: Mapping[str, timing.Result],
     probes: Mapping[str, roofline.Probe],
 ) -> Roofline:
-    """The roofline from the fastest block of each probe: a limit is not the average."""
+    """Return the roofline from the fastest block of each probe: a limit is not the average."""
 
     def rate(name: str) -> float:
         work = probes[name].bytes or probes[name].flops
@@ -344,18 +348,19 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
 
 
 def _own_time(outcome: timing.Result) -> timing.Result:
-    """A GPU's own times of a contestant in place of those with the launch and the wait."""
+    """Return the outcome with the GPU's own times, if there are any, instead of those that include
+    launch and wait."""
     whole = len(outcome.device) == len(outcome.seconds)
     return replace(outcome, seconds=outcome.device) if whole else outcome
 
 
 def surprises(factor: float, expected: tuple[float, float] | None) -> bool:
-    """Whether a measured factor lies outside of the expected range by more than half."""
+    """Return whether a factor is below half or above 1.5 times the expected range."""
     return expected is not None and not 0.5 * expected[0] <= factor <= 1.5 * expected[1]
 
 
 def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]:
-    """The sweep's sizes, checked before anything runs."""
+    """Return the sweep's sizes, checked before anything runs."""
     if request.sweep is None:
         return []
     name, values = request.sweep
@@ -365,8 +370,8 @@ def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]
 def _sweep_point(
     workload: Workload, request: Request, size: Size, target: Target, say: Progress
 ) -> SweepPoint:
-    """Time the requested rungs at one size of a sweep; by default all that are not naive or
-    failed."""
+    """Time the requested rungs at one size of a sweep; by default all except naive and failed
+    ones."""
     ladder = registry.ladder(request.workload, request.device)
     standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule")]
     chosen = ladder.select(request.rungs or standing)

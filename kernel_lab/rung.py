@@ -20,12 +20,13 @@ Claim = Callable[[Size], "str | None"]
 
 
 def any_size(size: Size) -> str | None:
-    """The claim of a rung that is right at every size."""
+    """Return None: the claim of a rung that is right at every size."""
     return None
 
 
 def generation(arch: str) -> int:
-    """The number of a GPU architecture: 75 for "sm_75". Raises LabUsageError if it has none."""
+    """Return the number in the name of a GPU architecture: 75 for "sm_75". Raises LabUsageError if
+    there is none."""
     digits = arch.removeprefix("sm_").rstrip("af")  # sm_90a: features of that generation alone
     if not digits.isdigit():
         raise LabUsageError(f"GPU architecture {arch!r}: must be like sm_75 or sm_90")
@@ -36,13 +37,13 @@ def generation(arch: str) -> int:
 class Rung:
     """One step: a schedule function and, for a rewrite, a definition of its own.
 
-    `reason` is the function's docstring: why, and what gain to expect. `after` is the rung that
-    this one starts from, `expected` the lowest and highest factor to expect against that one.
-    `claims` returns None for a size at which the rung is right, else the reason for refusing it.
-    `explained` says why the measured factor differs from `expected`, and on which machine.
-    `precision` is what the operands of the definition are rounded to, if less than the workload's
-    float32; sums are float32. `needs` is the oldest GPU architecture whose instructions the
-    schedule uses, such as "sm_80". `rewrites` says whether it has a definition of its own.
+    `reason` is the function's docstring: why the step is made, and the gain to expect. `after` is
+    the rung that this one starts from, and `expected` the lowest and highest factor to expect
+    against it. `claims` returns None for a size at which the rung is right, else the reason for
+    refusing it. `explained` says why the measured factor differs from `expected`, and on which
+    machine. `precision` is the dtype that the definition rounds its operands to, if lower than the
+    workload's float32; sums are float32. `needs` is the oldest GPU architecture whose instructions
+    the schedule uses, such as "sm_80". `rewrites` says whether it has a definition of its own.
     """
 
     name: str
@@ -59,7 +60,8 @@ class Rung:
     rewrites: bool = False
 
     def refuses(self, size: Size, arch: str | None = None) -> str | None:
-        """The reason for refusing a size, or a GPU of architecture `arch`; None if neither is.
+        """Return the reason for refusing `size`, or a GPU of architecture `arch`; None if both are
+        accepted.
 
         Without `arch` (on a CPU, or if code is only inspected) any architecture will do.
         """
@@ -68,7 +70,7 @@ class Rung:
         return self.claims(size)
 
     def module(self, case: Case) -> IRModule:
-        """The scheduled module, its only function named "main".
+        """Return the scheduled module; its only function is named "main".
 
         Raises LabUsageError, naming the rung, at a size that it does not claim.
         """
@@ -94,7 +96,7 @@ class Rung:
 class Ladder:
     """The rungs of a workload on a device, in order.
 
-    `space` is searched by the lab's own search. `tuned_from` names the rung whose definition
+    The lab's own search looks through `space`. `tuned_from` names the rung whose definition
     meta_schedule gets (the naive one, or a rewrite that a tuner cannot find by itself).
     """
 
@@ -117,10 +119,10 @@ class Ladder:
         explained: str | None = None,
         name: str | None = None,
     ) -> Callable[[ScheduleFunction], ScheduleFunction]:
-        """Decorator that adds a schedule function to the ladder under its own name.
+        """Return a decorator that adds a schedule function to the ladder under its own name.
 
-        The defaults come from the last rung that did not fail: it is the `after`, and its
-        definition (with the `precision`), `claims` and `needs` are inherited.
+        Defaults come from the rung `after` or, without it, from the last rung that did not fail:
+        the new rung inherits its definition (with the `precision`), `claims` and `needs`.
         """
 
         def add(function: ScheduleFunction) -> ScheduleFunction:
@@ -157,10 +159,12 @@ class Ladder:
             if rung.name == name:
                 return rung
         known = ", ".join(rung.name for rung in self.rungs)
-        raise LabUsageError(f"{self.workload.name} on {self.device} has no rung {name!r}: {known}")
+        raise LabUsageError(
+            f"{self.workload.name} on {self.device} has no rung {name!r}: it has {known}"
+        )
 
     def select(self, names: Sequence[str] | None) -> list[Rung]:
-        """The rungs of these names, in the ladder's order; all of them if `names` is None.
+        """Return the rungs with these `names`, in the ladder's order; all rungs if `names` is None.
 
         Raises LabUsageError for an unknown name.
         """

@@ -1,4 +1,4 @@
-"""What a rung changes in the TVMScript of the rung that it starts from.
+"""The changes that a rung makes in the TVMScript of the rung that it starts from.
 
 Imports TVM's compiler when used.
 """
@@ -15,7 +15,7 @@ from kernel_lab.workload import Case, Size, describe
 
 @dataclass(frozen=True)
 class RungDiff:
-    """A rung's TVMScript at a size, `new`, and that of the rung `before` it, `old`.
+    """A rung's TVMScript, `new`, and that of the rung `before` it, `old`, at one size.
 
     For a first rung `before` is None and `old` is "".
     """
@@ -36,11 +36,11 @@ class RungDiff:
 
 
 def rung_diff(ladder: Ladder, name: str, case: Case, *, small: bool = True) -> RungDiff:
-    """The difference between the rung of that name and the one that it starts from.
+    """Return the difference between the rung `name` and the rung that it starts from.
 
-    With `small` it is taken at the smallest size at which the loops of both do what they do at the
-    case's own (`drawn_size`), else at the case's own. Raises LabUsageError for an unknown rung and
-    for a size that one of the two does not claim.
+    With `small` the two are compared at the smallest size at which their loops behave as at the
+    case's own size (`drawn_size`), else at the case's own size. Raises LabUsageError for an unknown
+    rung and for a size that one of the two does not claim.
     """
     rung = ladder[name]
     start = ladder[rung.after] if rung.after else None
@@ -52,7 +52,8 @@ def rung_diff(ladder: Ladder, name: str, case: Case, *, small: bool = True) -> R
 
 
 def _reduced(ladder: Ladder, rungs: list[Rung], case: Case) -> Case:
-    """The smallest size that is large enough for each rung; the case's own if one refuses that."""
+    """Return the smallest size that is large enough for all rungs; the case's own if a rung refuses
+    it."""
     drawn = [drawn_size(ladder.workload, rung, case) for rung in rungs]
     size = {name: max(each[name] for each in drawn) for name in case.size}
     return case if any(rung.claims(size) for rung in rungs) else Case(size, case.processor)

@@ -37,11 +37,11 @@ class ScaledTrace:
 def scaled_trace(
     workload: Workload, rung: Rung, case: Case, limit: int = PICTURE, ignore: tuple[str, ...] = ()
 ) -> ScaledTrace:
-    """Trace a rung at the smallest size that shows what its loops do at the case's own.
+    """Trace a rung at the smallest size at which its loops behave as at the case's own size.
 
     `drawn_size` chooses it. If that makes more than `limit` accesses, the largest dimension whose
-    half the rung claims (or else the largest) is halved again and again. Sizes that TVM does not
-    lower are skipped. Raises TraceTooLarge if no size is left, and whatever `trace` raises.
+    half the rung claims (or else the largest) is halved repeatedly. Sizes that TVM cannot lower are
+    skipped. Raises TraceTooLarge if no size is left, and whatever `trace` raises.
     """
     start = drawn_size(workload, rung, case)
     for size in smaller(start, rung.claims):
@@ -74,8 +74,8 @@ def trace_at(
 def smaller(
     size: Mapping[str, Any], claims: Callable[[Mapping[str, Any]], str | None]
 ) -> list[dict[str, Any]]:
-    """The size, then versions with one dimension halved each time, down to a few elements: the
-    largest whose half is claimed (`claims` returns None), or else the largest."""
+    """Return the size, then smaller and smaller ones down to a few elements. Each halves one
+    dimension: the largest whose half is claimed (`claims` returns None), or else the largest."""
     sizes = [dict(size)]
     while True:
         last = sizes[-1]

@@ -2,7 +2,7 @@
 
 A `Space` is what AutoTVM called a template: a definition and a schedule function that take knobs,
 and the knobs' values. Candidates are drawn at random without repetition. Each is compiled here, and
-checked and timed in a child process, so that one that crashes is only rejected.
+checked and timed in a child process, so a candidate that crashes is only rejected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Space:
     knobs: Callable[[Case], Sequence[Knobs]]
 
     def module(self, case: Case, knobs: Knobs) -> IRModule:
-        """The scheduled module of one choice of knobs."""
+        """Return the scheduled module of one choice of knobs."""
         from needle_tvm._tvm.names import Schedule, te
 
         sch = Schedule(te.create_prim_func(self.define(case, knobs)))
@@ -71,9 +71,9 @@ def own(
     say: Say,
     seed: int = 0,
 ) -> Found:
-    """The fastest correct candidate of at most `trials` drawn from a space.
+    """Return the fastest correct candidate of at most `trials` drawn from a space.
 
-    Raises LabError if none of them worked.
+    Raises LabError if no candidate worked.
     """
     choices = list(space.knobs(case))
     random.Random(seed).shuffle(choices)
@@ -110,7 +110,7 @@ def own(
 
 
 def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str, Any]:
-    """The data for the judging child: inputs, the exact result and the tolerance."""
+    """Return the data for the judging child: inputs, the exact result and the tolerance."""
     arrays = workload.inputs(case.size, seed)
     named: dict[str, Any] = {f"input_{number}": array for number, array in enumerate(arrays)}
     np.savez(folder / "inputs.npz", **named)
@@ -131,7 +131,8 @@ class _Judge:
         self._child: Child | None = None
 
     def seconds(self, path: Path) -> float:
-        """Seconds of one call. Raises LabError for a wrong result, a crash or no answer."""
+        """Return the seconds of one call. Raises LabError for a wrong result, a crash or no
+        answer."""
         if self._child is None:
             self._child = Child(
                 "candidate",
@@ -156,7 +157,7 @@ class _Judge:
 
 
 def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """The child's side: load each named library, compare its result, and time it."""
+    """Run the child's side: load each named library, compare its result, and time it."""
     from kernel_lab.contestants import library
 
     expected = np.load(setup["expected"], allow_pickle=False)
@@ -171,7 +172,8 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _time(call: Callable[[], object]) -> float:
-    """The fastest of a few blocks: a search compares candidates over minutes of varying load."""
+    """Return the time of the fastest of a few blocks: the load varies over the minutes of a
+    search."""
     start = time.perf_counter()
     call()
     once = max(time.perf_counter() - start, 1e-7)
@@ -186,7 +188,8 @@ def _time(call: Callable[[], object]) -> float:
 
 
 def meta_schedule(plain: IRModule, threads: int, trials: int, say: Say, seed: int = 0) -> Found:
-    """The best of `trials` candidates that needle_tvm's tuner finds for an unscheduled module.
+    """Return the best of `trials` candidates that needle_tvm's tuner finds for an unscheduled
+    module.
 
     Its space is the one that meta_schedule generates for any function. No earlier records are used,
     and none are kept. Raises LabError if no candidate ran or the search died.

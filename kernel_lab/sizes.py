@@ -25,10 +25,10 @@ class Nest:
     cut: int
 
     def shows(self, whole: Nest, tile: frozenset[int]) -> bool:
-        """Whether a picture of this nest shows what `whole` does: the same loops, those in `tile`
-        as long, each other one at least twice round where it is so there, and no tile cut short
-        that is whole there. If tiles are cut short there, a third round makes room for two whole
-        ones."""
+        """Return whether a picture of this nest shows what `whole` does. Both have the same loops;
+        the loops in `tile` are as long, and each other loop runs at least twice if it does so in
+        `whole`. No tile is cut short that is not cut in `whole`. If `whole` cuts tiles short, a
+        third iteration makes room for two whole tiles."""
         least = 3 if whole.cut else 2
         return (
             self.kinds == whole.kinds
@@ -43,7 +43,7 @@ class Nest:
 
 
 def nest_of(module: IRModule) -> Nest:
-    """The loops of a scheduled module. A loop whose extent is no constant counts as long."""
+    """Return the loops of a scheduled module. A loop without a constant extent counts as long."""
     from needle_tvm.tir.functions import NODES, nodes_in
 
     body = module["main"].body
@@ -58,10 +58,10 @@ def _is_true(predicate: Any) -> bool:
 
 
 def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
-    """The smallest size at which the rung's loops do what they do at the case's own.
+    """Return the smallest size at which the rung's loops behave as at the case's own size.
 
-    One dimension after the other, the last first, is taken as small as it may be while
-    `Nest.shows` holds: from the workload's `drawn` upwards, doubling.
+    From the last dimension to the first, each is made as small as `Nest.shows` allows, by doubling
+    from the workload's `drawn`.
     """
 
     def nest(size: Mapping[str, Any]) -> Nest | None:
@@ -84,7 +84,7 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
 def _tile(
     size: Mapping[str, Any], whole: Nest, nest: Callable[[Mapping[str, Any]], Nest | None]
 ) -> frozenset[int]:
-    """The loops that are as long whatever the size: those over a tile."""
+    """Return the loops over a tile: their extents do not depend on the size."""
     tile = set(range(len(whole.extents)))
     for name in _dimensions(size):
         for value in (2 * size[name], size[name] // 2):

@@ -1,4 +1,4 @@
-"""A function of a ladder as pieces of code: what it uses, and itself."""
+"""A ladder's function as pieces of code: its constants and helpers, and the function itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _COLUMNS = 100  # of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:
-    """The constants and the lab's own functions that a function uses, and then itself, by name.
+    """Return by name the constants and the lab's own functions that a function uses, then the
+    function.
 
-    If two functions have one name, the second one's key begins with its module. Docstrings,
+    If two functions have the same name, the key of the second begins with its module. Docstrings,
     decorators and imports are left out.
     """
     numbers: dict[str, str] = {}
@@ -28,7 +29,8 @@ def parts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def listing(pieces: dict[str, str]) -> str:
-    """Pieces of `parts` as one text: constants in lines, then functions with space between them."""
+    """Return pieces of `parts` as one text: constants in lines, then functions with space between
+    them."""
     functions = [text for text in pieces.values() if text.startswith("def ")]
     numbers = [text for text in pieces.values() if not text.startswith("def ")]
     return "\n\n\n".join(["\n".join(numbers)] * bool(numbers) + functions)
@@ -62,7 +64,7 @@ def _collect(
 
 
 def _assignment(name: str, value: Any) -> str:
-    """The constant as a formatter writes it: a long tuple has a line for each item."""
+    """Return the constant as a formatter writes it: a long tuple has a line for each item."""
     text = f"{name} = {value!r}".replace("e+", "e")
     if isinstance(value, tuple) and len(text) > _COLUMNS:
         return "\n".join([f"{name} = (", *(f"    {item!r}," for item in value), ")"])
@@ -70,8 +72,8 @@ def _assignment(name: str, value: Any) -> str:
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The module's names that the code and the functions in it read, and those that they read of
-    other ladders' modules (`rows.CHAINS`)."""
+    """Yield the names, with values, that the code and the functions in it read: those of its own
+    module, and those of other ladders' modules (`rows.CHAINS`)."""
     module: ModuleType | None = None
     for step in dis.get_instructions(code):
         if module is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -88,7 +90,7 @@ def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _stripped(text: str, tree: Any) -> str:
-    """The lines of a function from its `def` on, without its docstring and its imports."""
+    """Return the lines of a function from its `def` on, without its docstring and its imports."""
     dropped = set(range(1, tree.lineno))
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]

@@ -18,7 +18,8 @@ _HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected",
 
 
 def rows(result: LabResult) -> list[list[str]]:
-    """Headings and a row for each rung and peer; columns without an entry are left out."""
+    """Return the headings and a row for each rung and peer; columns without an entry are left
+    out."""
     found = [_row(entry, result.doubt) for entry in (*result.rungs, *result.peers)]
     filled = [number for number in range(len(_HEADINGS)) if any(row[number] for row in found)]
     return [[row[number] for number in filled] for row in (_HEADINGS, *found)]
@@ -51,7 +52,7 @@ def print_result(result: LabResult, console: Console) -> None:
             console.print(f"{entry.name}: {told}", highlight=False)
     for entry in result.rungs:
         if entry.surprising:
-            told = entry.explained or "not explained yet"
+            told = entry.explained or "no explanation yet"
             console.print(f"! {entry.name}: {told}", highlight=False)
     for name, reason in result.peers_missing.items():
         console.print(f"{name} left out: {reason}", highlight=False)
@@ -73,14 +74,14 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         console.print(f"{_UNMEASURED}: {result.untimed_reason}", highlight=False)
     if len({entry.precision for entry in (*result.rungs, *result.peers)}) > 1:
         console.print(
-            "float16, tf32: operands rounded to 11 bits, sums float32; other arithmetic than the "
-            "rows without it, and another tolerance",
+            "float16, tf32: operands are rounded to 11 bits, sums are float32; the arithmetic and "
+            "the tolerance differ from those of the other rows",
             highlight=False,
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: against the rung it starts from; ! marks a factor that differs from the "
-            "expected by more than half",
+            "x previous: how many times as fast as the rung it starts from; ! marks a factor more "
+            "than half outside the expected range",
             highlight=False,
         )
     console.print(
@@ -97,7 +98,7 @@ def _factor(ratio: Spread | None) -> str:
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
     expected = ""
-    # A factor is expected over the rung that this one starts from, if that was timed, too.
+    # The expected factor is over the rung that this one starts from, if that rung was timed too.
     if entry.expected and (entry.speedup_previous or entry.seconds is None):
         low, high = entry.expected
         expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""
@@ -121,7 +122,7 @@ def _row(entry: RungResult, doubt: str | None) -> list[str]:
 
 
 def print_figures(result: LabResult, console: Console) -> None:
-    """Print what is known of the rungs of a GPU without running them."""
+    """Print the figures of GPU rungs that need no run."""
     found = next(entry.static for entry in result.rungs if entry.static)
     table = _table(f"Static figures for {found.arch}")
     for number, heading in enumerate(gpu_figures.HEADINGS):

@@ -1,4 +1,4 @@
-"""How many bytes a rung moves for each useful operation, counted in its trace, by cache level."""
+"""The bytes that a rung moves for each useful operation, counted in its trace, by cache level."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PARTS = (16, 4)  # the modelled caches hold a sixteenth and a quarter of the dat
 
 @dataclass(frozen=True)
 class Traffic:
-    """Useful operations for each byte: that a load or store of the loops moves (`accessed`), and
-    that an LRU cache of `caches` bytes misses (`missed`, in the order of PARTS)."""
+    """Useful operations for each byte that the loops load or store (`accessed`), and for each byte
+    that LRU caches of `caches` bytes miss (`missed`, in the order of PARTS)."""
 
     accessed: float
     missed: tuple[float, ...]
@@ -28,8 +28,8 @@ class Traffic:
 
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
-    """A size at which every rung has two whole tiles along each axis: the largest dimensions of
-    the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
+    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
     standing = [rung for rung in rungs if rung.kind != "failed"]
     sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {
@@ -39,7 +39,8 @@ def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[s
 
 
 def traffic(workload: Workload, rung: Rung, small: Mapping[str, Any], case: Case) -> Traffic | None:
-    """The traffic of a CPU rung at the size `small`; None where it cannot be traced there."""
+    """Return the traffic of a CPU rung at the size `small`; None if it cannot be traced at that
+    size."""
     if rung.claims(small) is not None:
         return None
     at = Case(small, case.processor)
@@ -56,9 +57,10 @@ def traffic(workload: Workload, rung: Rung, small: Mapping[str, Any], case: Case
 
 
 def model_caches(trace: Trace) -> dict[str, int]:
-    """Sizes of caches that are fractions of the global data a kernel touches, in whole lines.
+    """Return the sizes of caches that hold a fraction of the global data a kernel touches, in whole
+    lines.
 
-    Small sizes fit into any real cache, so that only fractions of the data tell schedules apart.
+    The data of a small size fits into any real cache, so only fractions of it tell schedules apart.
     """
     rows = statistics.buffer_counts(trace)
     lines = sum(row.lines for row in rows if row.scope == "global")

@@ -17,17 +17,18 @@ Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", if present, is a string
 
 DEVICES = ("cpu", "cuda")
 
-# Definitions index with 32-bit integers, and a typing error should not fill a test machine.
+# Definitions index with 32-bit integers, and a typo should not fill a machine's memory.
 _MOST_ELEMENTS = 1 << 28
 _MOST_FLOPS = 1 << 43
 
 
 @dataclass(frozen=True)
 class Published:
-    """A figure published in a source of the guide, measured on another machine: not comparable 1:1.
+    """A figure published in a source of the guide, measured on another machine: not comparable one
+    to one.
 
-    `rung` is the rung or peer of ours that does the same.
-    `document` is the source's number in docs/guide/10-figures.md, such as "000".
+    `rung` is our rung or peer that does the same. `document` is the source's number in
+    docs/guide/10-figures.md, such as "000".
     """
 
     document: str
@@ -40,7 +41,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Processor:
-    """The facts about a target that schedules use: cores, vector registers, float32 lanes each.
+    """The facts about a target that schedules use: cores, vector registers, and float32 lanes of a
+    register.
 
     `dots` says whether it has x86's instruction that adds four products of 8-bit numbers to each of
     16 sums (AVX512-VNNI).
@@ -74,9 +76,9 @@ class Workload:
     tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
     `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
     (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
-    `dtypes` are those of the inputs and the output; none means float32 throughout.
-    `drawn(size)` are the smallest dimensions worth a picture, given those that come later in the
-    size. `published` lists the published figures by device.
+    `dtypes` are the dtypes of the inputs and the output; if empty, all are float32. `drawn(size)`
+    are the smallest dimensions worth a picture, given the dimensions that come later in the size.
+    `published` lists the published figures by device.
     """
 
     name: str
@@ -95,7 +97,7 @@ class Workload:
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 
     def size(self, device: str, given: Mapping[str, Any] | None = None) -> Size:
-        """The device's default size with `given` dimensions in place of its own.
+        """Return the device's default size with `given` dimensions in place of its own.
 
         Raises LabUsageError naming the dimension, the value and the rule: for an unknown dimension,
         for a value that is not a whole number of at least 1, and for arrays or work too large for
@@ -141,7 +143,8 @@ class Workload:
         return whole
 
     def bytes(self, size: Size) -> int:
-        """Compulsory traffic: every input read once, the output written once."""
+        """Return the bytes of compulsory traffic: every input read once, the output written
+        once."""
         return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._arrays(size))
 
     @property
@@ -150,17 +153,18 @@ class Workload:
         return self.dtypes[-1] if self.dtypes else "float32"
 
     def _arrays(self, size: Size) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each input and of the output."""
+        """Return shape and dtype of each input and of the output."""
         shapes = self.shapes(size)
         dtypes = self.dtypes or ("float32",) * len(shapes)
         return list(zip(shapes, map(np.dtype, dtypes), strict=True))
 
     def tolerance(self, size: Size, precision: str = "float32") -> float:
-        """Allowed difference from the reference, relative to the result's largest magnitude.
+        """Return the allowed difference from the reference, relative to the result's largest
+        magnitude.
 
-        Sums are float32, or exact where the result is of integers: 0. If operands are rounded to
-        less ("float16", or "tf32", which keeps as many bits), each is rounded once: that part does
-        not grow with the sum's length.
+        Sums are float32; sums of integers are exact, so the tolerance is 0. If `precision` says
+        that operands are rounded further ("float16", or "tf32", which keeps as many bits), each is
+        rounded once, so that part does not grow with the sum's length.
         """
         sums = relative_tolerance(self.result_dtype, self.terms(size))
         if precision == "float32":
@@ -168,7 +172,8 @@ class Workload:
         return sums + relative_tolerance(precision, 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
-        """Seeded example inputs: standard normal numbers, and integers from all of their range."""
+        """Return seeded example inputs: standard normal floats, and integers from their whole
+        range."""
         rng = np.random.default_rng(seed)
         return [_drawn(rng, shape, dtype) for shape, dtype in self._arrays(size)[:-1]]
 
@@ -181,5 +186,5 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def describe(size: Size) -> str:
-    """A size as people write it: "M=512, N=512, K=512"."""
+    """Return a size as people write it: "M=512, N=512, K=512"."""
     return ", ".join(f"{name}={value}" for name, value in size.items())

@@ -1,7 +1,7 @@
-"""Pictures of traces: matplotlib figures, which `save` and `inline_svg` bring out, and HTML.
+"""Pictures of traces: matplotlib figures, which `save` and `inline_svg` write, and HTML.
 
 `cells` counts accesses in the cells of a raster, so that none hides another.
-`tests/kernel_lab/picture_checker.py` looks pixels and marks of pictures up in their traces.
+`tests/kernel_lab/picture_checker.py` compares pixels and marks of pictures with their traces.
 """
 
 from kernel_lab.diagrams.locality import reuse_histogram

@@ -38,7 +38,7 @@ class Axis:
         return self.first - 0.5, self.first + self.cells * self.unit - 0.5
 
     def cell(self, places: np.ndarray) -> np.ndarray:
-        """The cells in which the places lie."""
+        """Return the cells in which the places lie."""
         return np.asarray((places - self.first) // self.unit)
 
 
@@ -55,15 +55,15 @@ class Cells:
 
 
 def time_axis(shown: Trace) -> Axis:
-    """The columns of a trace. If a cell holds several steps, it holds whole rounds of the innermost
-    loop where it can."""
+    """Return the columns of a trace. If a cell holds several steps, it holds whole iterations of
+    the innermost loop if possible."""
     first, last = int(shown.time.min()), int(shown.time.max())
     return Axis(first, last, _unit(last - first + 1, COLUMNS, _period(shown)))
 
 
 def element_axis(panel: Trace) -> Axis:
-    """The rows of the trace of one buffer. If a cell holds several elements, they divide the
-    buffer's own rows, or are whole ones, where they can."""
+    """Return the rows of the trace of one buffer. If a cell holds several elements, their number
+    divides the buffer's row, or is a multiple of it, if possible."""
     first, last = int(panel.index.min()), int(panel.index.max())
     shape = panel.buffers[int(panel.buffer[0])].shape
     row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown
@@ -71,7 +71,7 @@ def element_axis(panel: Trace) -> Axis:
 
 
 def copies_apart(panel: Trace) -> Trace:
-    """The trace of one buffer; if each worker has a copy of it, with the copies one above the
+    """Return the trace of one buffer; if each worker has a copy of it, the copies lie one above the
     other."""
     info = panel.buffers[int(panel.buffer[0])]
     if not info.owned:
@@ -94,15 +94,15 @@ def cells(panel: Trace, time: Axis, by: str) -> Cells:
 
 
 def _period(shown: Trace) -> int:
-    """The steps from one round of the innermost loop to the next: those between two executions of
-    the access that is executed most."""
+    """Return the steps from one iteration of the innermost loop to the next: those between two
+    executions of the most frequent access."""
     times = np.unique(shown.time[shown.site == np.argmax(np.bincount(shown.site))])
     return int(np.argmax(np.bincount(np.diff(times)))) if len(times) > 1 else 1
 
 
 def _unit(extent: int, most: int, period: int) -> int:
-    """The smallest unit with which `extent` takes at most `most` cells; at most twice as much if
-    that makes it a multiple or a divisor of the period."""
+    """Return the smallest unit with which `extent` takes at most `most` cells, or one less than
+    twice as large that is a multiple or a divisor of the `period`."""
     least = -(-extent // most)
     if least == 1:
         return 1
@@ -111,7 +111,7 @@ def _unit(extent: int, most: int, period: int) -> int:
 
 
 def shades(found: Cells, colours: list[Any], several: Any) -> np.ndarray:
-    """The raster as RGBA: colour says who, opacity how many.
+    """Return the raster as RGBA: colour says who, opacity how many.
 
     `colours` are those of `values`, as RGB. The fullest cell is opaque, and one with a single
     access still shows.

@@ -31,7 +31,7 @@ def _timed(result: LabResult) -> list[tuple[RungResult, Spread]]:
     everybody = (*result.rungs, *result.peers)
     entries = [(entry, entry.seconds) for entry in everybody if entry.seconds is not None]
     if not entries:
-        raise LabUsageError(f"chart: nothing of {result.workload} was timed")
+        raise LabUsageError(f"chart: no rung or peer of {result.workload} was timed")
     return entries
 
 
@@ -89,10 +89,10 @@ def roofline_chart(
 ) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    A rung in `traffic` has a mark for each level of it, joined by a line: at the useful operations
-    for each byte its loops access, and for each byte that a cache misses. What has no traffic
-    (peers, found schedules) stands at the compulsory traffic, each array moved once. Raises
-    LabUsageError if there is no roofline.
+    A rung in `traffic` has several marks, joined by a line: one at the useful operations for each
+    byte that its loops access, and one per modelled cache, at the useful operations for each byte
+    that the cache misses. Entries without traffic (peers, schedules found by search) stand at the
+    compulsory traffic: each array moved once. Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -139,7 +139,7 @@ def _intensities(name: str, traffic: Mapping[str, Traffic], compulsory: float) -
 
 
 def _draw_limits(axis: Any, limits: Roofline, x: np.ndarray) -> None:
-    """The flat roof, and a slope for each bandwidth; their labels are for the legend."""
+    """Draw the flat roof, and a slope for each bandwidth; their labels are for the legend."""
     slopes = {"of memory": limits.gigabytes}
     slopes |= {f"of {size >> 10} KiB a core": rate for size, rate in limits.caches.items()}
     for style, (name, rate) in zip(("-", "--", "-."), slopes.items(), strict=False):
@@ -182,7 +182,7 @@ def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """The places moved apart so that neighbours are at least `gap` from each other."""
+    """Return the places moved apart so that neighbours are at least `gap` from each other."""
     order = np.argsort(places)
     moved = places[order].astype(float)
     for _ in range(200):
@@ -203,7 +203,7 @@ def sweep_chart(result: LabResult) -> Any:
     Raises LabUsageError if there was no sweep.
     """
     if not result.sweep or result.sweep_axis is None:
-        raise LabUsageError(f"chart: {result.workload} was not run over sizes")
+        raise LabUsageError(f"chart: {result.workload} was not run over sizes: use --sweep")
     kinds = {entry.name: entry.kind for entry in (*result.rungs, *result.peers)}
     names = list(dict.fromkeys(name for point in result.sweep for name in point.seconds))
     with settings():

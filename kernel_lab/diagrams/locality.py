@@ -25,7 +25,7 @@ def reuse_histogram(
     caches: Mapping[str, int] = CACHES,
 ) -> Any:
     """Return a figure of accesses by reuse distance in cache lines, with the hit rate of an LRU
-    cache of so many lines. `caches` (name to bytes) are marked. Raises LabUsageError if global
+    cache of that many lines. `caches` (name to bytes) are marked. Raises LabUsageError if global
     memory is not accessed."""
     distances = statistics.reuse_distances(trace, line)
     if not len(distances):
@@ -80,7 +80,7 @@ def reuse_histogram(
 
 
 def bin_label(place: int) -> str:
-    """The distances of a bin: 0, 1, 2-3, 4-7, ..."""
+    """Return the distances of a bin: 0, 1, 2-3, 4-7, ..."""
     if place < 2:
         return str(place)
     low = 1 << (place - 1)

@@ -14,17 +14,17 @@ from needle_tvm.text import counted
 
 ROWS = 3  # loops, at most
 TURNS = 64  # of a loop, at most
-_LEAST = 0.5  # of the time must be in a loop's turns
-_LETTER = 4.6  # points of a letter of a label, with room around it
-_ACROSS = 520  # points that the panels are wide, at least
+_LEAST = 0.5  # the least share of the time that is in a loop's turns
+_LETTER = 4.6  # the width of a label's letter, with room around it, in points
+_ACROSS = 520  # the least width of the panels, in points
 _SIZE = 7
 TILE = "tile"  # the label of a frame
 
 
 @dataclass(frozen=True)
 class Turns:
-    """A loop's turns in the time shown: the value of its variable in each, its first time, and one
-    past its last."""
+    """A loop's turns in the time shown: for each, the value of the loop's variable, its first time,
+    and one past its last time."""
 
     name: str
     values: np.ndarray
@@ -33,9 +33,9 @@ class Turns:
 
 
 def turns_of(trace: Trace) -> list[Turns]:
-    """The loops whose turns can be told apart in a picture, outermost first: the innermost ROWS of
-    those with at most TURNS turns, in which most of the time passes and all workers are at the same
-    turn. None if the trace did not follow the loops."""
+    """Return the loops whose turns can be told apart in a picture, outermost first. These are the
+    innermost ROWS loops with at most TURNS turns in which most of the time passes and all workers
+    are at the same turn. There are none if the trace did not follow the loops."""
     if not len(trace):
         return []
     times, first, moment = np.unique(trace.time, return_index=True, return_inverse=True)
@@ -44,7 +44,7 @@ def turns_of(trace: Trace) -> list[Turns]:
     found = []
     for loop in trace.loops:
         value = loop.value[first]
-        changed[1:] |= np.diff(value) != 0  # a loop begins anew in each turn of those around it
+        changed[1:] |= np.diff(value) != 0  # a loop begins anew in each turn of the loops around it
         inside = value != LoopValues.OUTSIDE
         begins = np.flatnonzero(changed & inside)
         together = (loop.value == value[moment]).all()
@@ -77,9 +77,9 @@ def draw_turns(axis: Any, turns: list[Turns], width: float) -> None:
 
 
 def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
-    """Write the values of a loop's variable into its spans: into each where there is room, else
-    into every n-th, from whose left end it may reach into the next ones. `scale` is the points
-    that a step is wide."""
+    """Write the values of a loop's variable into its spans: into every span if there is room, else
+    into every n-th, where the value may reach from the left end into the next spans. `scale` is the
+    width of a step in points."""
     lengths = loop.stops - loop.starts
     needed = _LETTER * (max(len(str(value)) for value in loop.values.tolist()) + 0.5)
     each = max(1, int(np.ceil(needed / (scale * float(np.median(lengths))))))
@@ -93,9 +93,9 @@ def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
-    """Frame what one buffer's accesses touch in a turn of the innermost loop around any of them, by
-    one worker or block, and say beside the panel which turn that is and how large a tile; whether
-    there is such a loop. `trace` has the accesses of that buffer alone."""
+    """Frame the elements that one buffer's accesses touch in a turn of the innermost loop around
+    any of them, by one worker or block, and write the turn and the size of the tile beside the
+    panel. Return whether there is such a loop. `trace` has the accesses of that buffer alone."""
     mine = trace.select(trace.worker == trace.worker.min(initial=1 << 30))
     for loop in reversed(turns):
         longest = int(np.argmax(loop.stops - loop.starts))  # the first that is not cut short
@@ -116,8 +116,8 @@ def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
 
 
 def tile_size(trace: Trace) -> str:
-    """The extents of the smallest box that holds what one buffer's accesses touch; for a buffer of
-    one dimension, or with a copy for each thread, the number of elements."""
+    """Return the extents of the smallest box around the elements that one buffer's accesses touch;
+    for a buffer of one dimension, or with a copy for each thread, the number of elements."""
     buffer = trace.buffers[int(trace.buffer[0])]
     if len(buffer.shape) < 2 or int(trace.index.max()) >= buffer.size:
         return counted(len(np.unique(trace.index)), "element")

@@ -43,12 +43,12 @@ def space_time(
     or GPU block), "warp" or "thread". A cell that is loaded and stored, or accessed by several
     workers, has a colour of its own; the paler a cell, the fewer accesses it holds. `span` is the
     time shown: the first step, and one past the last. If the trace followed the loops, their turns
-    are spans above the panels, and frames hold what one turn touches. Local memory is left out if
-    there is other memory, since it stands for registers. Raises LabUsageError if nothing was
-    accessed.
+    are spans above the panels, and frames enclose the elements that one turn touches. Local memory
+    is left out if there is other memory, since it stands for registers. Raises LabUsageError if
+    nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
-        raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")
+        raise LabUsageError(f"space_time: by is {by!r}; it must be buffer, worker, warp or thread")
     shown = trace
     if span is not None:
         shown = shown.select((shown.time >= span[0]) & (shown.time < span[1]))
@@ -102,7 +102,7 @@ def space_time(
 
 
 def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], shown: Trace) -> str:
-    """Frame the tile of one turn in each panel; the note with a word on it."""
+    """Frame the tile of one turn in each panel; return the note with a word on the frames."""
     framed = [draw_tile(axis, one, turns) for axis, one in zip(axes, traces, strict=True)]
     if not any(framed):
         return note
@@ -128,7 +128,7 @@ def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:
 
 
 def _scale(time: Axis, names: list[str], panels: list[Cells]) -> str:
-    """What a cell holds, in words."""
+    """Return the contents of a cell, in words."""
     rows = {panel.element.unit for panel in panels}
     if len(rows) == 1:
         elements = counted(rows.pop(), "element")
@@ -160,7 +160,7 @@ def _who_keys(colours: dict[Any, str], panels: list[Cells], by: str, trace: Trac
 
 
 def described(trace: Trace, note: str = "") -> str:
-    """One line on the contents of a trace, after the note."""
+    """Return one line on the contents of a trace, after the note."""
     text = f"{note}; " if note else ""
     text += f"{len(trace):,} access{'' if len(trace) == 1 else 'es'}"
     kernels = [region for region in trace.regions if region.kind == "kernel"]

@@ -12,7 +12,7 @@ _TEXT = 13
 
 
 def step_svg(run: dict[str, Any], now: int, room: int) -> str:
-    """The <svg> of a run of `steps_of` after its step `now`, `room` wide."""
+    """Return the <svg> of a run of `steps_of` after its step `now`, `room` wide."""
     height = max(grid["y"] + grid["rows"] * grid["cell"] for grid in run["buffers"]) + 2
     parts = [part for grid in run["buffers"] for part in _frame(grid)]
     for grid, elements in _held(run, now):
@@ -31,7 +31,7 @@ def step_svg(run: dict[str, Any], now: int, room: int) -> str:
 
 
 def lines_held(run: dict[str, Any], now: int) -> set[int]:
-    """The lines in the cache after a step."""
+    """Return the lines in the cache after a step."""
     held: set[int] = set()
     for step, line, thrown in run["misses"]:
         if step > now:
@@ -63,7 +63,7 @@ def _held(run: dict[str, Any], now: int) -> Iterator[tuple[dict[str, Any], set[i
 
 
 def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, float]]:
-    """(buffer, element) -> whether it was stored, and how strongly it is drawn."""
+    """Map (buffer, element) to whether it was stored, and how strongly it is drawn."""
     found = {}
     trail = max(TRAIL, round(len(run["steps"]) / 200))
     for step in range(max(0, now - trail), now + 1):
@@ -80,7 +80,7 @@ def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, f
 def _cells(
     grid: dict[str, Any], elements: Iterable[int], colour: str, kind: str, opacity: float
 ) -> Iterator[str]:
-    """A rectangle for each run of neighbours in a row."""
+    """Yield a rectangle for each run of neighbours in a row."""
     cell, width = grid["cell"], grid["width"]
     runs: list[list[int]] = []
     for element in sorted(elements):

@@ -23,13 +23,13 @@ GAP, TITLE = 12, 20  # between buffers, and above each for its name
 
 
 def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[dict[str, Any], int]:
-    """A run's steps, and the number of those that there is no room for.
+    """Return a run's steps, and the number of steps that there is no room for.
 
-    A step is what one site does at one time, by all workers together: it touches runs of
-    neighbouring elements, in the order of their addresses. `steps` has a list for each step:
-    [site, accesses, first element, length, first element, length ...]; `values` the values of the
-    loops around it, `misses` the [step, line, line thrown out or -1] of a cache of that many bytes.
-    Raises LabUsageError for an empty trace.
+    A step is one site's accesses at one time, by all workers together. It touches runs of
+    neighbouring elements, in the order of their addresses. `steps` has a list for each step: [site,
+    accesses, first element, length, first element, length ...]; `values` has the values of the
+    loops around each step, `misses` the [step, line, line thrown out or -1] of a cache of `cache`
+    bytes. Raises LabUsageError for an empty trace.
     """
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     shown = trace.select(scopes != "local") if (scopes != "local").any() else trace
@@ -79,7 +79,7 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
 
 
 def _loops_around(trace: Trace) -> list[list[int]]:
-    """For each site, the loops that its accesses are in."""
+    """Return for each site the loops that its accesses are in."""
     around: list[list[int]] = [[] for _ in trace.sites]
     for number, loop in enumerate(trace.loops):
         for site in np.unique(trace.site[loop.value != LoopValues.OUTSIDE]).tolist():
@@ -103,10 +103,10 @@ def _grid(trace: Trace, number: int) -> dict[str, Any]:
 
 
 def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[str, Any]]:
-    """The buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
+    """Return the buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
 
-    The operands and the result of a matmul stand as on paper: A to the left of C, B above it.
-    Others follow each other in rows, in cells that are small enough for the height.
+    The operands and the result of a matmul stand as on paper: A to the left of C, B above it. Other
+    buffers follow each other in rows, in cells that are small enough for the height.
     """
     if len(grids) == 3:
         a, b, c = grids
@@ -145,17 +145,17 @@ def _in_rows(grids: Sequence[dict[str, Any]], room: int, cell: float) -> list[di
 
 
 def packed(runs: list[dict[str, Any]]) -> str:
-    """The runs as text for a page.
+    """Return the runs as text for a page.
 
-    Elements, loop values and lines are written as differences from those of the same site's step
-    before, which are the same number again and again in a loop, and so pack well.
+    Elements, loop values and lines are written as differences from those of the same site's
+    previous step. In a loop the differences repeat, so they pack well.
     """
     text = json.dumps([_flat(run) for run in runs], separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """The runs of `packed`."""
+    """Return the runs of `packed`."""
     return [_deep(run) for run in json.loads(zlib.decompress(base64.b64decode(text)))]
 
 

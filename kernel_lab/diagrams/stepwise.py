@@ -23,9 +23,10 @@ _STYLE = Path(__file__).with_name("stepwise.css")
 def stepper(trace: Trace, title: str, note: str = "") -> str:
     """Return an HTML <figure> that steps through the run; a page needs `script()` once after it.
 
-    It shows the whole run; of one longer than `steps.STEPS` or with more than `steps.RUNS`, the
-    beginning, and says so. The loops' variables are shown if the trace followed them. Local memory
-    is left out if there is other memory. Raises LabUsageError for an empty trace.
+    It shows the whole run, or the beginning of a run with more than `steps.STEPS` steps or
+    `steps.RUNS` runs of elements, and says so. The loops' variables are shown if the trace followed
+    them. Local memory is left out if there is other memory. Raises LabUsageError for an empty
+    trace.
     """
     return side_by_side({"": trace}, title, note)
 
@@ -37,14 +38,17 @@ def side_by_side(
 
     `traces` are the runs by name. With `cache` (bytes) each run has an LRU cache of that size for
     its global memory: the lines in it are tinted, and its misses counted. A cache is one worker's,
-    so the traces must have been made with one core; LabUsageError says so otherwise, and for an
-    empty trace. Where there is no JavaScript, and in print, a still of each run is shown.
+    so the traces must have been made with one core. Raises LabUsageError for others, and for an
+    empty trace. Without JavaScript, and in print, a still of each run is shown.
     """
     room, height = (_ROOM, _HEIGHT) if len(traces) > 1 else _ALONE
     runs, views = [], []
     for name, trace in traces.items():
         if cache is not None and (trace.device != "cpu" or trace.worker.any()):
-            raise LabUsageError(f"side_by_side: {name} has several workers, and a cache has one")
+            raise LabUsageError(
+                f"side_by_side: {name} has several workers, and a cache belongs to one: trace with"
+                " cores=1"
+            )
         run, left = steps.steps_of(trace, room, height, cache)
         runs.append(run | {"name": name})
         taken = len(run["steps"])
@@ -69,7 +73,8 @@ def side_by_side(
 
 
 def _view(run: dict[str, Any], room: int) -> str:
-    """A run's part of the page: what is said of its step, and its picture, live and still."""
+    """Return a run's part of the page: the lines about its step, and its picture, live and
+    still."""
     now = round(_STILL * (len(run["steps"]) - 1))
     return (
         f'<div class="view"><b>{html.escape(run["name"])}</b>'
@@ -79,7 +84,7 @@ def _view(run: dict[str, Any], room: int) -> str:
 
 
 def said(run: dict[str, Any], now: int) -> str:
-    """What a page says of a step, as HTML; stepwise.js says the same."""
+    """Return a page's lines about a step, as HTML; stepwise.js writes the same."""
     site, accesses, *_ = run["steps"][now]
     _, is_store, text, around = run["sites"][site]
     many = f", {accesses:,} accesses" if accesses > 1 else ""
@@ -100,17 +105,18 @@ def said(run: dict[str, Any], now: int) -> str:
 
 
 def unpacked(figure: str) -> list[dict[str, Any]]:
-    """The data in a stepper's <figure>: those of `steps.steps_of` for each run in it."""
+    """Return the data in a stepper's <figure>: those that `steps.steps_of` returned for each
+    run."""
     return steps.unpacked(figure.rpartition('octet-stream">')[2].partition("<")[0])
 
 
 def script() -> str:
-    """The <style> and <script> elements that activate all steppers of a page."""
+    """Return the <style> and <script> elements that activate all steppers of a page."""
     return f"<style>\n{style()}</style>\n<script>\n{_CODE.read_text(encoding='utf-8')}</script>"
 
 
 def style() -> str:
-    """The style sheet of steppers."""
+    """Return the style sheet of steppers."""
     return _STYLE.read_text(encoding="utf-8")
 
 
@@ -130,7 +136,7 @@ def save_page(figure: str, path: Path | str) -> Path:
 
 
 def page(figure: str) -> str:
-    """A whole HTML page of one stepper, or of several figures in one text."""
+    """Return a whole HTML page of one stepper, or of several figures in one text."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

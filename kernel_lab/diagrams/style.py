@@ -28,9 +28,9 @@ except ImportError as error:
 # Distinguishable with colour blindness as well, and visible on white and on black.
 PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
 STORE = "#d1495b"
-SHARED = "#8b4fd0"  # what several workers access, or what is loaded and stored
+SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
 MUTED = "#8c8c8c"
-SLATE = "#64748b"  # what belongs to no one buffer
+SLATE = "#64748b"  # for marks that belong to no single buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
 _BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
@@ -57,11 +57,11 @@ _SETTINGS: Any = {
 
 
 def buffer_colours(trace: Trace) -> dict[str, str]:
-    """The colour of each buffer by name, the same in every picture of a ladder.
+    """Return the colour of each buffer by name, the same in every picture of a ladder.
 
-    Arguments have the palette's colours in their order. A copy of an argument (A_shared) has that
-    one's colour, greyer; any other buffer has one of the colours left over, chosen by its name. If
-    another has that one already, it has the next that is free, perhaps not in every picture.
+    Arguments have the palette's colours in their order. A copy of an argument (A_shared) has the
+    argument's colour, greyer. Any other buffer has one of the remaining colours, chosen by its
+    name; if that colour is taken, it has the next free one, perhaps not in every picture.
     """
     colours = dict(zip(trace.arrays, itertools.cycle(PALETTE), strict=False))
     rest = PALETTE[len(colours) :] or PALETTE
@@ -78,38 +78,38 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
 
 
 def who_colours(values: Sequence[int]) -> dict[int, str]:
-    """The colour of each worker, block, warp or thread; many have the shades of one ramp."""
+    """Return the colour of each worker, block, warp or thread; many have the shades of one ramp."""
     if len(values) <= len(PALETTE):
         return dict(zip(values, PALETTE, strict=False))
     return {value: _ramp(rank / (len(values) - 1)) for rank, value in enumerate(values)}
 
 
 def _ramp(place: float) -> str:
-    """From blue over green to amber, for a place from 0 to 1."""
+    """Return a colour from blue over green to amber, for a place from 0 to 1."""
     blue, green, amber = PALETTE[0], PALETTE[2], "#e0a526"
     return blend(blue, green, 2 * place) if place < 0.5 else blend(green, amber, 2 * place - 1)
 
 
 def blend(first: str, second: str, share: float) -> str:
-    """The colour with `share` (0 to 1) of the second one in the first."""
+    """Return the colour with `share` (0 to 1) of the second one in the first."""
     red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
     return to_hex((red, green, blue))
 
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """matplotlib with the lab's settings, for making a figure."""
+    """Apply the lab's settings to matplotlib while a figure is made."""
     with matplotlib.rc_context(_SETTINGS):
         yield
 
 
 def figure(width: float, height: float) -> Figure:
-    """A figure of that size in inches, without a window."""
+    """Return a figure of that size in inches, without a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def titled(fig: Figure, title: str, note: str) -> None:
-    """Set a title and, under the figure in grey, a note on what it shows."""
+    """Set a title and, in grey under the figure, a note on its contents."""
     fig.suptitle(title, fontsize=11, x=0.01, ha="left", color=INK)
     if note:
         note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # letters of that size to an inch
@@ -135,7 +135,7 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a notebook's cell, below which outputs can be shown."""
+    """Return whether this runs in a notebook's cell, below which outputs can be shown."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
 
@@ -143,7 +143,7 @@ def in_notebook() -> bool:
 def _output(fig: Figure, path: Path) -> None:
     """Show a figure that was written to a file below the cell of a notebook.
 
-    Programs that do not show the SVG of notebooks from elsewhere show the PNG.
+    Programs that do not show an untrusted notebook's SVG show the PNG instead.
     """
     from IPython.display import display
 
@@ -158,7 +158,7 @@ def _output(fig: Figure, path: Path) -> None:
 
 
 def inline_svg(fig: Figure) -> str:
-    """The figure as an <svg> element: no background, its text in the page's own colour."""
+    """Return the figure as an <svg> element: no background, its text in the page's own colour."""
     buffer = io.StringIO()
     metadata: dict[str, Any] = {"Date": None, "Creator": None}
     with settings():
@@ -167,16 +167,16 @@ def inline_svg(fig: Figure) -> str:
 
 
 def embedded(svg: str) -> str:
-    """The text of an SVG file of `save` as an element for a page, like that of `inline_svg`."""
+    """Return the SVG text of a file of `save` as an element for a page, as `inline_svg` does."""
     text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(_BACKGROUND, "", text)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
-    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # those to which nothing refers
-    # The page may make the picture smaller, and not so large that its text outgrows the page's.
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # ids that nothing refers to
+    # The page may shrink the picture, but not enlarge its text beyond the page's own.
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
-    lines = "stroke-linejoin: round; stroke-linecap: butt"  # what the file says of all its parts
+    lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style of all its parts
     return f'{head} style="max-width: {width:.0f}px; {lines}">{rest}'

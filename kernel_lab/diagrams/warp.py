@@ -27,7 +27,7 @@ SHOWN_SECTORS = 40
 
 
 def request(trace: Trace, site: int) -> Trace:
-    """The accesses of one warp instruction of a site: the earliest of the busiest ones."""
+    """Return the accesses of one warp instruction of a site: the earliest of the busiest ones."""
     mine = trace.select(trace.site == site)
     number = gpu.instructions(mine)
     return mine.select(number == np.argmax(np.bincount(number)))
@@ -37,7 +37,7 @@ def warp_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     """Return a figure with a panel for each load or store of global memory: threads of a warp
     upwards, the 32-byte sectors they touch to the right, each thread's bytes coloured.
 
-    `sites` chooses among the kernel's sites; the default is the least efficient ones. Raises
+    `sites` chooses among the kernel's sites; the default is the least efficient sites. Raises
     LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "global"]
@@ -103,8 +103,8 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     """Return a figure with a panel for each load or store of shared memory: threads of a warp
     upwards, the 32 banks to the right. The colour is the turn in which the bank serves the thread.
 
-    `sites` chooses among the kernel's sites; the default is those with the worst conflicts. Raises
-    LabUsageError if there is none.
+    `sites` chooses among the kernel's sites; the default is the sites with the worst conflicts.
+    Raises LabUsageError if there is none.
     """
     reports = [r for r in gpu.site_reports(trace) if r.scope == "shared"]
     chosen = _chosen(reports, sites, "shared", lambda report: -report.degree)
@@ -130,7 +130,7 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
 
 
 def turns_of(one: Trace) -> np.ndarray:
-    """The turn, from 1, in which its bank serves each access of one warp instruction."""
+    """Return the turn, from 1, in which its bank serves each access of one warp instruction."""
     part = gpu.parts(np.zeros(len(one), np.int64), one.address, int(one.itemsize[0]), one.thread)
     word = one.address // gpu.WORD
     turns = np.zeros(len(one), int)
@@ -170,14 +170,14 @@ def _banks(axis: Any, one: Trace, report: gpu.SiteReport, colours: Any, worst: i
 
 
 def _ramp(steps: int) -> list[str]:
-    """Colours from yellow to red, for the second turn to the last."""
+    """Return colours from yellow to red, for the second turn to the last."""
     first, last = np.array([0xF2, 0xC1, 0x4E]), np.array([0xB0, 0x1E, 0x3C])
     mixed = [first + (last - first) * step / max(1, steps - 1) for step in range(steps)]
     return ["#{:02x}{:02x}{:02x}".format(*colour.astype(int)) for colour in mixed]
 
 
 def shortened(text: str, limit: int = 90) -> str:
-    """The text, cut in the middle if it is long."""
+    """Return the text, cut in the middle if it is long."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2 - 2]} ... {text[-(limit // 2 - 3) :]}"

@@ -23,23 +23,24 @@ ladder = Ladder(attention.ATTENTION, "cpu")
 ROWS = 4  # queries of a band, and rows of a register tile: `eight_rows` says why not more
 VECTORS = 2  # across a register tile
 TILE = 8  # register tiles of keys between two rescalings of the online softmax
-LOWEST = -3.0e38  # below any score, and finite: a difference of two is no NaN
+LOWEST = -3.0e38  # below any score, but finite, so that the difference of two is not NaN
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the stages one after the other: scores, their softmax, the sums of values; one thread.
+    """Run the stages one after the other on one thread: scores, softmax, weighted sums of values.
 
-    Both products are chains of dependent additions, the second one down the columns of V. The
+    Both products are chains of dependent additions; the second runs down the columns of V. The
     scores, M N of them for each head, are written and read back four times.
     """
 
 
 def products(case: Case, keys: int, height: int = ROWS) -> tuple[Any, Any, Any, Any, Any]:
-    """Q, K and V; `scores` (H, bands, height, keys) in whole tiles; V's element, 0 past its end.
+    """Return Q, K, V, the `scores` (H, bands, height, keys) in whole tiles, and a function that
+    returns an element of V, 0 past its end.
 
-    A band is so many queries; the last one may reach past the end, and computes the last query
-    again.
+    A band holds `height` queries. The last band may reach past the end; it computes the last query
+    again there.
 
     K is copied into panels as wide as a register tile, as `gemm` packs B. `keys` is N rounded up to
     whole panels or more.
@@ -70,7 +71,8 @@ def products(case: Case, keys: int, height: int = ROWS) -> tuple[Any, Any, Any, 
 
 
 def tiles(case: Case, exp: Any, lanes: bool, height: int = ROWS) -> list[Any]:
-    """Attention in bands of queries, with the function `exp`, and reductions in lanes or not."""
+    """Define attention in bands of `height` queries with the exponential `exp`; with `lanes`,
+    reductions run in lanes."""
     from needle_tvm._tvm.names import te, tirx
 
     columns, n = VECTORS * case.processor.lanes, case["N"]
@@ -105,7 +107,8 @@ def tiles(case: Case, exp: Any, lanes: bool, height: int = ROWS) -> list[Any]:
 
 
 def define_tiles(case: Case) -> list[Any]:
-    """Queries in bands of 4 and keys in panels, so that both products are made of whole tiles."""
+    """Define attention with queries in bands of 4 and keys in panels, so that both products consist
+    of whole tiles."""
     from needle_tvm._tvm.names import tirx
 
     return tiles(case, tirx.exp, lanes=False)
@@ -115,8 +118,8 @@ def define_tiles(case: Case) -> list[Any]:
 def register_tiles(sch: Schedule, case: Case) -> None:
     """Compute both products in register tiles of 4 x 32, as `gemm` does, each over all queries.
 
-    This is what calling a library three times amounts to. The scores are still a matrix in memory,
-    and the softmax between the products is now most of the time: an exponential is a call.
+    Three calls of a library would do the same. The scores are still a matrix in memory. Most of the
+    time now goes into the softmax between the products, where each exponential is a call.
     """
     for name in ("scores", "sums"):
         _register_tile(sch, case, name)
@@ -139,13 +142,14 @@ def _register_tile(sch: Schedule, case: Case, name: str) -> None:
 
 
 def define_lanes(case: Case) -> list[Any]:
-    """The softmax of `softmax`'s rung `lanes`: a polynomial, and reductions in 64 lanes."""
+    """Define attention with the softmax of the rung `lanes` in the ladder `softmax`."""
     return tiles(case, rows.polynomial_exp, lanes=True)
 
 
 @ladder.rung(kind="rewrite", expected=(2, 8), define=define_lanes)
 def softmax_lanes(sch: Schedule, case: Case) -> None:
-    """Compute the softmax as the ladder `softmax` ends: a polynomial, reductions in 64 lanes."""
+    """Compute the softmax as in the ladder `softmax`: by a polynomial, with reductions in 64
+    lanes."""
     register_tiles(sch, case)
     for name in ("top", "total"):
         rows.lanes_in_vectors(sch, name)
@@ -155,9 +159,9 @@ def softmax_lanes(sch: Schedule, case: Case) -> None:
 def fuse_band(sch: Schedule, case: Case) -> None:
     """Compute all stages of a band of 4 queries before the next band begins.
 
-    The scores and exponentials of a band, 4 x N floats each, stay in the cache: memory holds no
-    matrix of scores any more. That saves little time where all scores fit into the third-level
-    cache, from which a loop that goes forward is served in time.
+    The scores and exponentials of a band, 4 x N floats each, stay in the cache, so memory no longer
+    holds a matrix of scores. That saves little time if all scores fit into the third-level cache,
+    which keeps up with a loop that reads forward.
     """
     _fuse(sch)
     softmax_lanes(sch, case)
@@ -166,7 +170,8 @@ def fuse_band(sch: Schedule, case: Case) -> None:
 def _fuse(sch: Schedule, skip: tuple[str, ...] = ()) -> Any:
     """Compute the stages of a band together; return the loop over all heads' bands.
 
-    The panels of K, which all bands of a head read, come before; so does what is in `skip`.
+    The panels of K, which all bands of a head read, are computed before; the stages in `skip` are
+    not moved.
     """
     out = sch.get_sblock("out")
     head, query, _ = sch.get_loops(out)
@@ -185,32 +190,35 @@ def _fuse(sch: Schedule, skip: tuple[str, ...] = ()) -> Any:
     define=lambda case: tiles(case, rows.polynomial_exp, lanes=True, height=2 * ROWS),
 )
 def eight_rows(sch: Schedule, case: Case) -> None:
-    """FAILS: bands of 8 queries, whose register tile is that of `gemm`, 8 x 32.
+    """FAILS: use bands of 8 queries, with `gemm`'s register tile of 8 x 32.
 
-    Sixteen vectors of sums leave room in 32 registers for a matmul, and not for the dozen constants
-    of the exponential, which LLVM keeps in registers across the band's loops: it spills the sums.
+    Sixteen vectors of sums leave enough of the 32 registers for a matmul, but not for the dozen
+    constants of the exponential. LLVM keeps these constants in registers across the band's loops
+    and spills the sums.
     """
     fuse_band(sch, case)
 
 
 @ladder.rung(after=fuse_band, expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> None:
-    """Put bands of queries on different threads, over all heads, and the copies of K as well."""
+    """Put the bands of queries of all heads on different threads, and the copies of K as well."""
     _on_threads(sch, _fuse(sch))
     softmax_lanes(sch, case)
 
 
 def _on_threads(sch: Schedule, task: Any) -> None:
-    """Put tasks on different threads, and before them the panels of K."""
+    """Put the tasks on different threads, and also the panels of K that are computed before
+    them."""
     sch.parallel(task)
     sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("packed"))[:2]))
 
 
 def define_online(case: Case) -> list[Any]:
-    """Tiles of keys, each with a maximum, a sum and sums of values of its own, joined one by one.
+    """Define attention in tiles of keys, each with its own maximum, sum and sums of values; the
+    tiles are joined one by one.
 
-    (top, total, sums) of two sets of keys join to those of both: each side is scaled by the
-    exponential of its maximum less the common one.
+    The (top, total, sums) of two sets of keys are joined into those of their union: each side is
+    scaled by the exponential of its maximum minus the common maximum.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -277,9 +285,9 @@ def define_online(case: Case) -> list[Any]:
 def online(sch: Schedule, case: Case) -> None:
     """Take keys in tiles of 256 and join each tile's softmax to that of the tiles before it.
 
-    A task keeps 4 x 256 scores whatever N is: the whole of attention is one kernel, and stores no
-    scores. The price is an exponential for each element of the result and tile. On a CPU it pays
-    once a band's scores outgrow the second-level cache, at more than 60,000 keys.
+    A task keeps 4 x 256 scores whatever N is: all of attention is one kernel, which stores no
+    scores. The price is one more exponential per tile for each element of the result. On a CPU this
+    pays once a band's scores outgrow the second-level cache, at more than 60,000 keys.
     """
     task = _fuse(sch, ("scores", "top", "e", "total", "sums"))
     _on_threads(sch, task)

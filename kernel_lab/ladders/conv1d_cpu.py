@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ladder = Ladder(conv1d.CONV1D, "cpu")
 
 VECTORS = 8  # vectors of results in a register tile
-WINDOW = 11  # the same if a window of the signal and taps need registers as well
+WINDOW = 11  # the same if registers also hold a window of the signal, and taps
 UNROLL = 4
 
 
@@ -30,7 +30,7 @@ def naive(sch: Schedule, case: Case) -> None:
 
 
 def define_fewer_terms(case: Case) -> list[Any]:
-    """The definition with k over the elements of the signal."""
+    """Define the convolution with k over the elements of the signal only."""
     return conv1d.define_over(case, case["M"])
 
 
@@ -38,15 +38,16 @@ def define_fewer_terms(case: Case) -> list[Any]:
 def fewer_terms(sch: Schedule, case: Case) -> None:
     """Run k over the signal only: the N - 1 of M + N - 1 terms beyond it were all zero.
 
-    One comparison and 3 % of the terms fewer.
+    This saves one comparison per term and 3 % of the terms.
     """
 
 
 @ladder.rung(expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> Any:
-    """Split the result into stretches for different threads, which share no memory they write.
+    """Split the result into stretches for different threads, which write to separate memory.
 
-    As many times faster as there are cores: the work is milliseconds, waking threads microseconds.
+    The speed is proportional to the number of cores: the work takes milliseconds, waking threads
+    microseconds.
     """
     b = sch.get_sblock("B")
     n, _ = sch.get_loops(b)
@@ -64,7 +65,7 @@ def vectorise(sch: Schedule, case: Case) -> Any:
     The gain is not a factor of the lanes: TVM does not vectorise a condition that differs between
     them. It writes the sixteen checks one after the other (the hot loop has 30 scalar operations
     and no packed one), and with k outside, each result is also loaded and stored at every term. The
-    gain is the loops' own instructions.
+    only gain is fewer loop instructions.
     """
     inner = parallel(sch, case)
     b = sch.get_sblock("B")
@@ -87,9 +88,10 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """The signal copied between zeros, so that each result sums exactly N terms without a check.
+    """Define the convolution of the signal copied between zeros, so that each result sums exactly N
+    terms without a check.
 
-    Results come in whole register tiles; those past the end are computed from zeros and not
+    Results come in whole register tiles; results past the end are computed from zeros and not
     written.
     """
     from needle_tvm._tvm.names import te
@@ -107,20 +109,20 @@ def define_padded(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=fewer_terms, expected=(16, 64), define=define_padded)
 def pad(sch: Schedule, case: Case) -> None:
-    """Put the signal between N - 1 zeros on both sides, with k over the N taps: M / N times fewer
+    """Pad the signal with N - 1 zeros on both sides and sum over the N taps: M / N times fewer
     terms.
 
-    At M=4096, N=128 that is 32. The copy costs M moves, and bounds are checked there, once for each
-    element. There is no schedule yet, so that this gain is the algorithm's alone.
+    At M=4096, N=128 that is 32 times. The copy costs M moves and checks the bounds once for each
+    element. There is no schedule yet, so the gain is the algorithm's alone.
     """
 
 
 @ladder.rung(name="padded_parallel", expected=(1.2, 2))
 def padded_parallel(sch: Schedule, case: Case) -> Any:
-    """Run the same tiles on different threads, now that tiles are all there is to share.
+    """Put the tiles on different threads.
 
-    The gain is less than the number of cores: half a million multiply-adds are soon done, and
-    waking the other threads takes its microseconds all the same.
+    The gain is less than the number of cores: half a million multiply-adds are done quickly, and
+    waking the other threads still takes microseconds.
     """
     i, t = sch.get_loops(sch.get_sblock("tiles"))
     tile, inner = sch.split(i, [None, VECTORS * case.processor.lanes])
@@ -130,7 +132,8 @@ def padded_parallel(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(2, 16))
 def padded_vectorise(sch: Schedule, case: Case) -> Any:
-    """Put sixteen neighbouring results in a vector; a tap is broadcast, the signal read unaligned.
+    """Put sixteen neighbouring results in a vector; each tap is broadcast, and the signal read
+    unaligned.
 
     Without a check in the loop, every lane does useful work at every step.
     """
@@ -145,7 +148,7 @@ def padded_vectorise(sch: Schedule, case: Case) -> Any:
 def register_tile(sch: Schedule, case: Case) -> None:
     """Sum eight vectors of results at once in registers and write them once.
 
-    One vector alone is a chain of multiply-adds, each waiting four cycles for the last one; eight
+    One vector alone is a chain of multiply-adds, each waiting four cycles for the one before. Eight
     independent chains keep both units busy, and a tap is broadcast once for eight vectors. The next
     limit is the loads, one for each multiply-add, nearly all of them across two cache lines.
     """
@@ -175,7 +178,7 @@ def _write(sch: Schedule, loop: Any, case: Case) -> None:
 
 
 def _vectorise_all(sch: Schedule, case: Case, *names: str) -> None:
-    """Vectorise the one loop of each of these copies."""
+    """Vectorise the only loop of each named copy."""
     for name in names:
         (loop,) = sch.get_loops(sch.get_sblock(name))
         _, lane = sch.split(loop, [None, case.processor.lanes])
@@ -184,11 +187,11 @@ def _vectorise_all(sch: Schedule, case: Case, *names: str) -> None:
 
 @ladder.rung(kind="failed", after=register_tile, expected=(0.01, 0.7))
 def fused_padding(sch: Schedule, case: Case) -> None:
-    """FAILS: the padding computed where it is read instead of copied first (a fusion that W.
+    """FAILS: compute the padding where it is read instead of copying it first (a fusion that W.
     Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM", uses).
 
-    It saves a copy of 16 KiB and puts the bounds check back into the innermost loop, for each of N
-    reads of every element instead of once.
+    It saves a copy of 16 KiB, but puts the bounds check back into the innermost loop: every element
+    is checked at each of its N reads instead of once.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     tiles = sch.get_sblock("tiles")
@@ -202,7 +205,7 @@ def fused_padding(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=register_tile, expected=(0.3, 1.0))
 def local_copies(sch: Schedule, case: Case) -> None:
-    """FAILS: signal and kernel copied to a small buffer before each step of k (as in W.
+    """FAILS: copy signal and kernel to a small buffer before each step of k (as in W.
     Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM").
 
     The copied values were in the first-level cache already, so the copy only adds loads and stores
@@ -224,7 +227,8 @@ def local_copies(sch: Schedule, case: Case) -> None:
 
 
 def define_window(case: Case) -> list[Any]:
-    """The taps split into t = lanes * p + s, and the results into whole vectors q.
+    """Define the sums with the taps split into t = lanes * p + s, and the results into whole
+    vectors q.
 
     Vector q at tap (p, s) reads the signal at lanes * (q + p) + s: for one s, all q and p together
     read only q + p different vectors. The kernel is reversed and zero-padded to whole vectors, so a
@@ -236,17 +240,17 @@ def define_window(case: Case) -> list[Any]:
 
 
 def _parts(case: Case) -> int:
-    """The number of whole vectors of taps."""
+    """Return the number of whole vectors of taps."""
     return int(-(-case["N"] // case.processor.lanes))
 
 
 def _count(case: Case, vectors: int) -> int:
-    """The number of tiles of that many vectors that cover the results."""
+    """Return the number of tiles of `vectors` vectors that cover the results."""
     return -(-conv1d.length(case.size) // (vectors * case.processor.lanes))
 
 
 def _windowed(case: Case, a: Any, w: Any, padded: Callable[[Any], Any], vectors: int) -> list[Any]:
-    """The sums over (s, p) in tiles of `vectors` vectors; result i begins at padded(i)."""
+    """Return the sums over (s, p) in tiles of `vectors` vectors; result i begins at padded(i)."""
     from needle_tvm._tvm.names import te, tirx
 
     n, lanes, parts = case["N"], case.processor.lanes, _parts(case)
@@ -284,7 +288,8 @@ def window(sch: Schedule, case: Case) -> None:
 
 
 def window_schedule(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
-    """The schedule of `window` with its knobs: steps of p unrolled, and threads or none."""
+    """Apply the schedule of `window` with `unroll` steps of p unrolled, on threads if
+    `parallel`."""
     tiles = sch.get_sblock("tiles")
     tile, vector, lane, s, p = sch.get_loops(tiles)
     p_outer, p_inner = sch.split(p, [None, _divisor(int(sch.get(p).extent), unroll)])
@@ -301,9 +306,11 @@ def window_schedule(sch: Schedule, case: Case, unroll: int, parallel: bool) -> N
 
 
 def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
-    """The zeros before the signal rounded up to whole vectors, results beginning that much later.
+    """Define the padded sums with the zeros before the signal rounded up to whole vectors; results
+    begin that much later.
 
-    All but the last, cut vector of the copy then lie wholly inside the signal or wholly outside.
+    Every vector of the copy then lies wholly inside or wholly outside the signal, except the one
+    that the signal's end cuts.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -333,8 +340,8 @@ def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
 def aligned_padding(sch: Schedule, case: Case) -> None:
     """Check whether an element lies in the signal once per vector of the copy.
 
-    With N - 1 zeros in front, every vector of the copy might be cut, and TVM copies it element by
-    element. By now that copy takes as long as the convolution of a thread.
+    With N - 1 zeros in front, the edge of the signal may cut any vector of the copy, so TVM copies
+    element by element. By now that copy takes as long as one thread's convolution.
     """
     _aligned(sch, case, UNROLL, parallel=True)
 
@@ -346,18 +353,18 @@ def _aligned(sch: Schedule, case: Case, unroll: int, parallel: bool) -> None:
 
 @ladder.rung(expected=(0.6, 1.6))
 def one_thread(sch: Schedule, case: Case) -> None:
-    """Run the same on one thread: at this size waking another costs as much as it gains.
+    """Run the same schedule on one thread: at this size, waking another costs as much as it gains.
 
-    A call takes 5.6 microseconds by now on Zen 5. On Zen 4, which starts half as many 512-bit
-    multiply-adds in a cycle, it is 10 (90 % of a core's arithmetic), and there the threads of the
-    rung before are the better choice on a machine with nothing else to do. Longer signals pay for
-    the threads everywhere.
+    By now a call takes 5.6 microseconds on Zen 5. On Zen 4, which starts half as many 512-bit
+    multiply-adds in a cycle, it takes 10 (90 % of a core's arithmetic); there the threads of the
+    rung before are the better choice if the machine is otherwise idle. With longer signals, threads
+    pay everywhere.
     """
     _aligned(sch, case, UNROLL, parallel=False)
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Vectors in a tile, taps unrolled, threads or none."""
+    """Return the choices: vectors in a tile, taps unrolled, threads or none."""
     return [
         {"vectors": vectors, "unroll": unroll, "parallel": parallel}
         for vectors in (2, 4, 6, 8, 10, 11, 12, 14, 16)

@@ -1,4 +1,4 @@
-"""One-dimensional convolution on a GPU, in the steps of W. Ye, "TVM_tutorial", and two beyond."""
+"""One-dimensional convolution on a GPU, in the steps of W. Ye, "TVM_tutorial", and two more."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ EACH = 4  # neighbouring results per thread
 def naive(sch: Schedule, case: Case) -> None:
     """Give each result a block of one thread, which sums over every index with a bounds check.
 
-    N of M + N - 1 terms are not zero, and one lane of 32 works.
+    Only N of M + N - 1 terms are not zero, and only one lane in 32 works.
     """
     _blocks(sch, 1)
 
 
 def _blocks(sch: Schedule, threads: int) -> Any:
-    """Split the results into blocks of `threads`; return the block loop and the thread's."""
+    """Split the results into blocks of `threads`; return the loops over blocks and threads."""
     b = sch.get_sblock("B")
     i = sch.get_loops(b)[0]
     block, thread = sch.split(i, [None, threads])
@@ -38,7 +38,7 @@ def _blocks(sch: Schedule, threads: int) -> Any:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """The signal between zeros, so that each result sums N terms."""
+    """Define the convolution of the signal between zeros, so that each result sums N terms."""
     from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
@@ -53,8 +53,8 @@ def pad(sch: Schedule, case: Case) -> None:
     """Sum N terms per result instead of M + N - 1, still in blocks of one thread (v1 of W. Ye,
     "TVM_tutorial"; v2 to v5 below are its next steps).
 
-    At M=16384, N=32 that is 513 times less. The bounds check stays, but only for the terms that
-    count: no second kernel is launched to copy the signal.
+    At M=16384, N=32 that is 513 times fewer terms. The bounds check stays, but only for the terms
+    that count, and no second kernel is launched to copy the signal.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     _blocks(sch, 1)
@@ -62,16 +62,18 @@ def pad(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 32))
 def threads(sch: Schedule, case: Case) -> None:
-    """Use blocks of 128 threads (v2): all lanes of a warp work, and neighbours read neighbours."""
+    """Use blocks of 128 threads (v2): all lanes of a warp work, and neighbouring threads read
+    neighbouring elements."""
     sch.compute_inline(sch.get_sblock("padded"))
     _blocks(sch, THREADS)
 
 
 @ladder.rung(kind="failed", expected=(0.9, 1.1))
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """FAILS: 32 x 4 threads instead of 128 (v3, where it brought 1.6 times with other numbers).
+    """FAILS: use 32 x 4 threads instead of 128 (v3, which gained 1.6 times with other numbers).
 
-    The results lie on a line: two thread indices make the same warps, with one more index to add.
+    The results lie on a line, so two thread indices make the same warps, with one more index to
+    add.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     (i, _) = sch.get_loops(sch.get_sblock("B"))
@@ -82,8 +84,8 @@ def threads_2d(sch: Schedule, case: Case) -> None:
 
 
 def _stretch_fits(size: Size) -> str | None:
-    """The claim of the rungs that keep a block's stretch of the signal and the kernel in shared
-    memory; the longest stretch is that of EACH results per thread."""
+    """Return why a block's stretch of the signal and the kernel do not fit into shared memory, at
+    EACH results per thread; None if they fit."""
     return shared_claim(THREADS * EACH + 2 * size["N"] - 1)
 
 
@@ -91,8 +93,8 @@ def _stretch_fits(size: Size) -> str | None:
 def shared_memory(sch: Schedule, case: Case) -> None:
     """Keep a block's stretch of the signal, with its zeros, and the kernel in shared memory (v4).
 
-    Each element is fetched and checked once per block instead of N times. The cache had most of
-    this gain already.
+    Each element is fetched and checked once per block instead of N times. The cache already gave
+    most of this gain.
     """
     _shared(sch, _blocks(sch, THREADS)[0], _kernel_copy(sch))
 
@@ -115,7 +117,8 @@ def _shared(sch: Schedule, block: Any, kernel: Any) -> None:
 def unroll(sch: Schedule, case: Case) -> None:
     """Unroll the taps, up to 64 of them (v5): no counters or jumps, addresses known.
 
-    nvcc 13 unrolls 32 taps by itself and makes the same PTX without this step; it leaves 64 a loop.
+    nvcc 13 unrolls 32 taps by itself and makes the same PTX without this step, but keeps a loop of
+    64.
     """
     kernel = _kernel_copy(sch)
     block, _ = _blocks(sch, THREADS)
@@ -129,10 +132,10 @@ def register_tile(sch: Schedule, case: Case) -> None:
     """Sum four neighbouring results per thread in registers, with the taps outside of them.
 
     A tap read from shared memory could serve four multiply-adds, and a value of the signal read for
-    one result the next three. Two obstacles are left for the next rungs. First, M + N - 1 results
+    one result could serve the next three. Two obstacles stand in the way. First, M + N - 1 results
     are not a whole number of blocks, so every term checks whether its result exists, and between
     the checks nvcc loads both operands anew for each multiply-add. Second, threads four words apart
-    share eight of the 32 banks, so that each load of the signal takes four turns.
+    share eight of the 32 banks, so each load of the signal takes four turns.
     """
     sums = sch.get_sblock("B")
     _tile(sch, case, sums, write=sch.cache_write(sums, 0, "local"))
@@ -157,7 +160,8 @@ def _tile(sch: Schedule, case: Case, sums: Any, write: Any) -> None:
 
 
 def define_whole(case: Case) -> list[Any]:
-    """Sums for whole blocks of results, those past the end from zeros; B is cut from them."""
+    """Define sums for whole blocks of results, with zeros past the end of the signal; B is cut from
+    them."""
     from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
@@ -172,14 +176,14 @@ def define_whole(case: Case) -> list[Any]:
 def whole_tiles(sch: Schedule, case: Case) -> None:
     """Sum whole blocks, and check which results exist only when they are written.
 
-    Nothing then stands between the loads, and nvcc joins them: at N=32 the 256 scalar loads from
+    Then nothing stands between the loads, and nvcc joins them: at N=32 the 256 scalar loads from
     shared memory for 128 multiply-adds become 17 of 16 bytes each. That removes the bank conflict
     as well. The trace still reports four turns for every load of the signal, because TVM's loops
-    have scalar loads; a warp's 16-byte loads are served a quarter at a time, and the eight threads
-    of a quarter then read 128 bytes in a row, each bank once. (Five results per thread would be
-    without conflict in the trace, 5 and 32 having no common factor, but 20 bytes apart nothing is
-    aligned to 16: 44 loads for 160 multiply-adds.) The stores stay four of 4 bytes, 16 bytes apart,
-    since each is checked; the L2 cache joins them.
+    have scalar loads. A warp's 16-byte loads are served a quarter at a time, and the eight threads
+    of a quarter read 128 bytes in a row, each bank once. (Five results per thread would have no
+    conflict in the trace, since 5 and 32 have no common factor. But threads 20 bytes apart are not
+    aligned to 16 bytes: 44 loads for 160 multiply-adds.) A thread still has four stores of 4 bytes,
+    16 bytes from those of the next thread, since each store is checked; the L2 cache joins them.
     """
     sums = sch.get_sblock("sums")
     sch.set_scope(sums, 0, "local")

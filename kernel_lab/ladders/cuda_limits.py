@@ -11,15 +11,16 @@ _GRID = 65_535  # blocks along y and along z; along x there may be 2**31 - 1
 
 
 def grid_claim(y: int = 1, z: int = 1) -> str | None:
-    """The reason that a grid of so many blocks along y and z cannot be launched; None if it can."""
+    """Return why a grid of `y` and `z` blocks along these axes cannot be launched; None if it
+    can."""
     for axis, blocks in (("y", y), ("z", z)):
         if blocks > _GRID:
-            return f"{blocks:,} blocks along the grid's {axis} axis, which has {_GRID:,} at most"
+            return f"{blocks:,} blocks along the grid's {axis} axis: at most {_GRID:,} are allowed"
     return None
 
 
 def shared_claim(elements: int) -> str | None:
-    """The reason that so many float32 do not fit into a block's shared memory; None if they do."""
+    """Return why `elements` float32 do not fit into a block's shared memory; None if they do."""
     if 4 * elements > SHARED_BYTES:
-        return f"{4 * elements:,} bytes of shared memory, of which a block has {SHARED_BYTES:,}"
+        return f"{4 * elements:,} bytes of shared memory, but a block has {SHARED_BYTES:,}"
     return None

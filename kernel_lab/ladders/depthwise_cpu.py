@@ -1,4 +1,4 @@
-"""Depthwise convolution on a CPU: there is no matmul in it, so loads are what counts.
+"""Depthwise convolution on a CPU: it has no matmul, so loads decide the time.
 
 The rungs of the depthwise-separable ladder reuse the last schedule for its first half.
 """
@@ -30,7 +30,8 @@ def naive(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
-    """The image copied into a frame of zeros, the results in whole register tiles, cut to size."""
+    """Define the convolution of the image copied into a frame of zeros, with results in whole
+    register tiles, cut to size."""
     from needle_tvm._tvm.names import te
 
     image, kernel = depthwise.placeholders(case)
@@ -41,7 +42,8 @@ def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
 
 
 def padded_depthwise(case: Case, image: Any, kernel: Any, tile_rows: int = ROWS) -> Any:
-    """(B, C, H, W) results, H and W rounded up to whole tiles, from a padded copy of the image."""
+    """Return the (B, C, H, W) results from a padded copy of the image, with H and W rounded up to
+    whole tiles."""
     from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], depthwise.before(case.size)
@@ -71,12 +73,12 @@ def _whole(extent: int, tile: int) -> int:
     define=define_padded,
 )
 def pad(sch: Schedule, case: Case) -> None:
-    """Copy the image into a frame of zeros first: the taps are read without checks.
+    """Copy the image into a frame of zeros first, so that the taps are read without checks.
 
     Bounds are checked once for each pixel of the frame instead of K x K times for each result.
-    Nothing is scheduled yet, but without checks in loops of known extents LLVM unrolls the taps and
-    vectorises the columns by itself, with 512 bits for Zen 4 and 256 for Intel's processors: most
-    of what the next rungs do explicitly.
+    Nothing is scheduled yet. But in loops of known extents without checks, LLVM unrolls the taps
+    and vectorises the columns by itself, with 512 bits for Zen 4 and 256 for Intel's processors.
+    That is most of what the next rungs do explicitly.
     """
 
 
@@ -86,8 +88,8 @@ def pad(sch: Schedule, case: Case) -> None:
 def parallel(sch: Schedule, case: Case) -> Any:
     """Put images and channels on different threads: each has its own kernel and shares nothing.
 
-    The work is fifteen microseconds by now, a few times as long as waking and joining the threads
-    takes, and one of them still copies the frame: far from a factor of the cores.
+    By now the work takes fifteen microseconds, a few times as long as waking and joining the
+    threads, and one thread still copies the frame. The gain stays far below the number of cores.
     """
     loops = _planes(sch)
     sch.parallel(loops[0])
@@ -95,7 +97,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
 
 def _planes(sch: Schedule) -> Any:
-    """The loops over planes (image and channel fused), rows, columns and taps."""
+    """Return the loops over planes (image and channel fused), rows, columns and taps."""
     b, c, y, x, kh, kw = sch.get_loops(sch.get_sblock("tiles"))
     return sch.fuse(b, c), y, x, kh, kw
 
@@ -106,10 +108,10 @@ def _planes(sch: Schedule) -> Any:
 def vectorise(sch: Schedule, case: Case) -> Any:
     """Put sixteen neighbouring results of a row in a vector, with the taps outside of them.
 
-    A tap's weight is broadcast and the row read unaligned. LLVM had made these vectors by itself in
-    the rungs before, so that nothing is gained on Zen 4 (both hot loops are 98 multiply-adds of 512
-    bits), and at most 2 where LLVM's had been of 256 bits. Stated in the schedule, they no longer
-    depend on the compiler, and the next rung can count on them.
+    A tap's weight is broadcast, and the row is read unaligned. LLVM already made these vectors in
+    the rungs before, so nothing is gained on Zen 4 (both hot loops have 98 multiply-adds of 512
+    bits), and at most a factor of 2 where LLVM's vectors had 256 bits. Vectors that the schedule
+    states no longer depend on the compiler, and the next rung can count on them.
     """
     return _vectors(sch, case, *parallel(sch, case))
 
@@ -123,11 +125,11 @@ def _vectors(sch: Schedule, case: Case, plane: Any, y: Any, x: Any, kh: Any, kw:
 
 @ladder.rung(expected=(1.3, 6))
 def register_tile(sch: Schedule, case: Case) -> Any:
-    """Sum eight rows of a vector each in registers and write them once, with the taps unrolled.
+    """Sum eight rows, a vector each, in registers and write them once, with the taps unrolled.
 
     Eight independent chains hide the latency of the multiply-add. With the taps of a column
-    unrolled, the compiler sees that row y at tap i and row y + 1 at tap i - 1 read the same vector:
-    14 loads for 56 multiply-adds instead of 56, at K = 7.
+    unrolled, the compiler sees that row y at tap i and row y + 1 at tap i - 1 read the same vector.
+    At K = 7 that is 14 loads for 56 multiply-adds instead of 56.
     """
     return _register_tile(sch, case, *vectorise(sch, case))
 
@@ -144,7 +146,7 @@ def _register_tile(
     rows: int = ROWS,
     most: int = 8,
 ) -> Any:
-    """The schedule of `register_tile`; kernels of up to `most` rows are unrolled."""
+    """Apply the schedule of `register_tile`; kernels of up to `most` rows are unrolled."""
     tiles = sch.get_sblock("tiles")
     lane = sch.get_loops(tiles)[-1]
     band, row = sch.split(y, [None, rows])
@@ -175,9 +177,9 @@ def frame_at_plane(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(0.7, 2))
 def one_thread(sch: Schedule, case: Case) -> None:
-    """Run the same on one thread: a few microseconds of work are not worth waking another.
+    """Run the same schedule on one thread: a few microseconds of work are not worth waking another.
 
-    Larger images pay for the threads again.
+    With larger images, threads pay again.
     """
     padded = sch.get_sblock("padded")
     plane = _register_tile(sch, case, *_vectors(sch, case, *_planes(sch)))
@@ -188,7 +190,7 @@ def one_thread(sch: Schedule, case: Case) -> None:
 def fused_padding(sch: Schedule, case: Case) -> None:
     """FAILS: compute the frame where it is read instead of copying it.
 
-    Saves 40 KiB of traffic inside the cache and makes four checks at each of the K x K taps.
+    It saves 40 KiB of traffic inside the cache, but makes four checks at each of the K x K taps.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     _register_tile(sch, case, *vectorise(sch, case), most=0)
@@ -209,7 +211,7 @@ def parallel_rows(sch: Schedule, case: Case) -> None:
 
 
 def _searched(sch: Schedule, case: Case, knobs: Knobs) -> None:
-    """The schedule of `one_thread` and its variants, as the knobs say."""
+    """Apply the schedule of `one_thread`, or the variant of it that the `knobs` describe."""
     padded = sch.get_sblock("padded")
     planes = parallel(sch, case) if knobs["parallel"] else _planes(sch)
     most = case["K"] if knobs["write_out"] else 0
@@ -219,7 +221,8 @@ def _searched(sch: Schedule, case: Case, knobs: Knobs) -> None:
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Rows of a register tile, the taps unrolled or not, where the frame is made, threads."""
+    """Return the choices: rows of a register tile, taps unrolled or not, where the frame is made,
+    threads or none."""
     return [
         {"rows": rows, "write_out": out, "frame_at_plane": frame, "parallel": threads}
         for rows in (1, 2, 4, 8, 16)
@@ -237,11 +240,13 @@ ladder.tuned_from = "pad"
 
 @separable.rung(name="naive", expected=(1, 1), kind="naive")
 def separable_naive(sch: Schedule, case: Case) -> None:
-    """Compute the naive depthwise convolution, then sum over the channels per output channel."""
+    """Compute the naive depthwise convolution, then sum over the channels for each output
+    channel."""
 
 
 def define_separable_padded(case: Case) -> list[Any]:
-    """The padded depthwise convolution in whole tiles, then the pointwise one, cut to size."""
+    """Define the padded depthwise convolution in whole tiles, then the pointwise one, cut to
+    size."""
     from needle_tvm._tvm.names import te
 
     image, kernel = depthwise.placeholders(case)
@@ -264,7 +269,7 @@ def define_separable_padded(case: Case) -> list[Any]:
 def separable_pad(sch: Schedule, case: Case) -> None:
     """Frame the image with zeros as in the depthwise ladder; the pointwise half stays as it is.
 
-    The gain of the first half, as far as the second leaves it visible.
+    The first half gains as it does there; the second half hides part of the gain.
     """
 
 
@@ -284,7 +289,7 @@ def separable_vectorise(sch: Schedule, case: Case) -> None:
 
 
 def _deep_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
-    """The depthwise half in register tiles, written to its array."""
+    """Put the depthwise half in register tiles, which are written to its array."""
     tiles = sch.get_sblock("tiles")
     written = sch.cache_write(tiles, 0, "local")
     plane, y, vector, kh, kw = _vectors(sch, case, *_planes(sch))
@@ -315,7 +320,7 @@ def separable_pointwise_tile(sch: Schedule, case: Case) -> None:
 
 
 def _point_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
-    """The pointwise half with its channels inside, in registers."""
+    """Put the pointwise half in registers, with its output channels inside."""
     wide = sch.get_sblock("wide")
     sch.set_scope(wide, 0, "local")
     b, o, y, x, c = sch.get_loops(wide)
@@ -338,8 +343,8 @@ def _point_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
 def separable_parallel(sch: Schedule, case: Case) -> None:
     """Put planes of the first half on the threads, then images of the second.
 
-    The threads are woken twice for a few microseconds of work each, which pays for large images
-    only.
+    The threads are woken twice, each time for a few microseconds of work, which pays for large
+    images only.
     """
     _deep_tiles(sch, case, parallel=True)
     _point_tiles(sch, case, parallel=True)

@@ -16,33 +16,38 @@ if TYPE_CHECKING:
 ladder = Ladder(depthwise.DEPTHWISE, "cuda")
 separable = Ladder(depthwise.SEPARABLE, "cuda")
 
-ROWS, COLUMNS = 8, 32  # of a block's threads, and so of its results
+ROWS, COLUMNS = 8, 32  # threads of a block, and so its results
 
 
 def _rows_fit(size: Size) -> str | None:
-    """The claim of a block for each row: only the x axis of a grid is long."""
+    """Return why a block for each row refuses a size; None if it fits. Only a grid's x axis is
+    long."""
     return grid_claim(y=size["H"])
 
 
 def _planes_fit(size: Size) -> str | None:
-    """The claim of `_planes`: planes along z, bands of rows along y."""
+    """Return why `_planes` refuses a size (planes along z, bands of rows along y); None if it
+    fits."""
     return grid_claim(y=-(-size["H"] // ROWS), z=size["B"] * size["C"])
 
 
 def _frame_fits(size: Size) -> str | None:
-    """The claim of the rungs that keep a piece with its frame, and a kernel, in shared memory."""
+    """Return why a piece with its frame, and a kernel, do not fit into shared memory; None if they
+    fit."""
     k = size["K"]
     framed = (min(size["H"], ROWS) + k - 1) * (min(size["W"], COLUMNS) + k - 1)
     return _planes_fit(size) or shared_claim(framed + k * k)
 
 
 def _halves_fit(size: Size) -> str | None:
-    """The claim of two kernels: planes of either half along z."""
+    """Return why the two kernels refuse a size (planes of either half along z); None if they
+    fit."""
     return _planes_fit(size) or grid_claim(z=size["B"] * size["O"])
 
 
 def _channels_fit(size: Size) -> str | None:
-    """The claim of the fused kernel: all channels of a piece in shared memory."""
+    """Return why the fused kernel refuses a size: all channels of a piece must fit into shared
+    memory."""
     piece = min(size["H"], ROWS) * min(size["W"], COLUMNS)
     rows = grid_claim(y=-(-size["H"] // ROWS), z=size["B"])
     return rows or shared_claim(size["C"] * piece)
@@ -52,7 +57,7 @@ def _channels_fit(size: Size) -> str | None:
 def naive(sch: Schedule, case: Case) -> None:
     """Give each plane a block of one thread: B x C threads in all, each computing H x W results.
 
-    Twelve lanes of a GPU that has thousands.
+    That uses twelve lanes of a GPU with thousands.
     """
     b, c, *_ = sch.get_loops(sch.get_sblock("out"))
     sch.bind(sch.fuse(b, c), "blockIdx.x")
@@ -60,10 +65,10 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 16), claims=_rows_fit)
 def blocks_2d(sch: Schedule, case: Case) -> None:
-    """Give each row of a plane a block (v1 of W. Ye, "TVM_tutorial", which says 2.3 times; by its
-    own times it is 4.3. v2 to v4 below are its next steps).
+    """Give each row of a plane a block (v1 of W. Ye, "TVM_tutorial", which says 2.3 times; its own
+    times give 4.3. v2 to v4 below are its next steps).
 
-    H times as many threads, which is 16, and still one lane of each warp.
+    That is H = 16 times as many threads, but still one lane of each warp.
     """
     b, c, y, *_ = sch.get_loops(sch.get_sblock("out"))
     sch.bind(sch.fuse(b, c), "blockIdx.x")
@@ -72,7 +77,8 @@ def blocks_2d(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(5, 32), claims=any_size)
 def block_fusion(sch: Schedule, case: Case) -> None:
-    """Give each result a block (v2): all loops over results are fused, W times as many threads.
+    """Give each result a block (v2): all loops over results are fused, which makes W times as many
+    threads.
 
     6144 blocks fill every multiprocessor, but a warp is as idle as before.
     """
@@ -105,7 +111,7 @@ def _planes(sch: Schedule, name: str = "out") -> Any:
 def outer_fusion(sch: Schedule, case: Case) -> None:
     """Fuse all results into one loop and split it into blocks of 128 threads (v4, 1.26 times).
 
-    No lane is idle if H or W is not a multiple of a block, and there are twice as many blocks.
+    No lane is idle when H or W is not a multiple of a block, and there are twice as many blocks.
     """
     b, c, y, x, *_ = sch.get_loops(sch.get_sblock("out"))
     block, thread = sch.split(sch.fuse(b, c, y, x), [None, 128])
@@ -114,7 +120,8 @@ def outer_fusion(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """The image in a frame of zeros as a stage of its own, which a schedule can place."""
+    """Define the convolution with the image in a frame of zeros as a stage of its own, which a
+    schedule can place."""
 
     image, kernel = depthwise.placeholders(case)
     deep = _framed(case, image, kernel, "out")
@@ -151,8 +158,8 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     """Keep a block's piece of the image with its frame, and its kernel, in shared memory.
 
     Each pixel is fetched, and its bounds are checked, once per block instead of up to K x K times.
-    At 7 x 7 the cache had given most of this. A warp reads a row of the frame: no two of its lanes
-    meet in a bank of shared memory.
+    At 7 x 7 the cache already gave most of this gain. A warp reads a row of the frame, so no two of
+    its lanes use the same bank of shared memory.
     """
     _shared(sch)
 
@@ -199,9 +206,10 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     """Fuse both halves into one kernel: a block computes the depthwise results of all channels for
     its piece into shared memory, then all output channels from there.
 
-    One launch instead of two, and the array between the halves never reaches global memory. A warp
-    is part of a row, so the trace finds no bank conflict. (The sum over channels at a pixel reads
-    values that the same thread wrote; shared memory has room for more channels than registers.)
+    There is one launch instead of two, and the array between the halves never reaches global
+    memory. A warp is part of a row, so the trace finds no bank conflict. (The sum over channels at
+    a pixel reads values that the same thread wrote; shared memory has room for more channels than
+    registers.)
     """
     out, deep = sch.get_sblock("out"), sch.get_sblock("deep")
     b, o, y, x, _ = sch.get_loops(out)
@@ -214,8 +222,8 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     sch.bind(y_thread, "threadIdx.y")
     sch.bind(x_thread, "threadIdx.x")
     sch.set_scope(deep, 0, "shared")
-    # Sums in a register, stored once: summed in shared memory, each step would read what a thread
-    # wrote there, and at an edge TVM would put a barrier where only some of the threads pass.
+    # Each sum stays in a register and is stored once. In shared memory, each step would read what a
+    # thread wrote there, and at an edge TVM would put a barrier that only some threads reach.
     shared = sch.cache_write(deep, 0, "local")
     sch.compute_at(shared, x_block, preserve_unit_loops=True)
     *_, c, dy, dx = sch.get_loops(shared)

@@ -1,4 +1,4 @@
-"""A matmul with bias and GELU on a CPU: the gain of fusing the epilogue at each step."""
+"""A matmul with bias and GELU on a CPU: what fusing the epilogue gains at each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ladder = Ladder(gelu_matmul.GELU_MATMUL, "cpu")
 def naive(sch: Schedule, case: Case) -> None:
     """Run three stages one after the other, none scheduled: matmul, bias, GELU.
 
-    The matmul down the columns of B takes nearly all of the time.
+    The matmul, which reads down the columns of B, takes nearly all of the time.
     """
 
 
@@ -27,13 +27,14 @@ def naive(sch: Schedule, case: Case) -> None:
 def fuse(sch: Schedule, case: Case) -> None:
     """Compute bias and GELU in one loop, without the array of sums between them.
 
-    One pass over M N values fewer: a megabyte beside a matmul that takes a hundred times longer.
+    This saves one pass over M N values: a megabyte, beside a matmul that takes a hundred times
+    longer.
     """
     sch.compute_inline(sch.get_sblock("shifted"))
 
 
 def define_over_tiles(case: Case) -> list[Any]:
-    """The panels and tiles of `gemm`, and the epilogue over its tiles."""
+    """Define the matmul with the panels and tiles of `gemm`, and the epilogue over its tiles."""
     from needle_tvm._tvm.names import te
 
     a, b, product = gemm_cpu.define_packed(case)
@@ -48,8 +49,8 @@ def define_over_tiles(case: Case) -> list[Any]:
 def best_product(sch: Schedule, case: Case) -> None:
     """Use the last rung of `gemm` for the matmul; bias and GELU each stay a loop over all of C.
 
-    The rest now shows: two passes over C on one thread, one of them with a rational function for
-    every value.
+    Now the epilogue shows: two passes over C on one thread, one of them with a rational function
+    for every value.
     """
     gemm_cpu.cache_block(sch, case)
 

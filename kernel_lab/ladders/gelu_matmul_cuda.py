@@ -19,7 +19,7 @@ ladder = Ladder(gelu_matmul.GELU_MATMUL, "cuda")
 def naive(sch: Schedule, case: Case) -> None:
     """Launch three kernels of 16 x 16 threads per block: the matmul, the bias, GELU.
 
-    C goes to global memory and back twice between them.
+    Between them, C goes to global memory and back twice.
     """
     gemm_cuda.square(sch, row="threadIdx.y", column="threadIdx.x")
     for name in ("shifted", "out"):
@@ -29,8 +29,8 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.02, 1.5))
 def fuse(sch: Schedule, case: Case) -> None:
-    """Compute bias and GELU in one kernel after the matmul: two launches become one, and one pass
-    over C fewer."""
+    """Compute bias and GELU in one kernel after the matmul: one launch instead of two, and one pass
+    less over C."""
     sch.compute_inline(sch.get_sblock("shifted"))
     gemm_cuda.square(sch, row="threadIdx.y", column="threadIdx.x")
     i, j = sch.get_loops(sch.get_sblock("out"))
@@ -39,11 +39,13 @@ def fuse(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 12), claims=gemm_cuda.deep_tiles)
 def fuse_into_tile(sch: Schedule, case: Case) -> None:
-    """Use the register tiles of `gemm`'s vector_loads, with bias and GELU as results leave them.
+    """Use the register tiles of `vector_loads` in `gemm`, and apply bias and GELU as results leave
+    the registers.
 
-    One kernel; C itself is never written. Most of the gain is the matmul's tiles. The trace reports
-    bank conflicts of two turns, because TVM's loops load one element at a time; nvcc joins four
-    into a load of 16 bytes, and those have none (32 such loads in its PTX, no other).
+    There is one kernel, and C itself is never written. Most of the gain comes from the matmul's
+    tiles. The trace reports bank conflicts of two turns, because TVM's loops load one element at a
+    time. nvcc joins four of these loads into one of 16 bytes, which has no conflict (its PTX has 32
+    such loads and no others).
     """
     sch.compute_inline(sch.get_sblock("shifted"))
     c, k_outer = gemm_cuda.tiled(sch, 2 * gemm_cuda.STEP, vector=4, result="out")

@@ -22,38 +22,40 @@ ladder = Ladder(gemm.GEMM, "cpu")
 BLOCK = 32  # edge of the cache block: with pieces of A and B it is 104 lines of 64 bytes
 UNROLL = 4
 PANEL_UNROLL = 8  # steps of k unrolled over panels, whose rows follow each other in memory
-ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the L2 cache
+ROW_TILES = 32  # register tiles stacked in a block, whose rows of A stay in the L2 cache
 
 
 def tile_of(case: Case) -> tuple[int, int]:
-    """Rows and columns of the accumulators that fit into registers: half of them, two wide."""
+    """Return the rows and columns of a register tile: half of the registers hold sums, two vectors
+    wide."""
     return case.processor.registers // 4, 2 * case.processor.lanes
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the definition as it stands: for every element of C a sum along k, on one thread.
+    """Run the definition as written: each element of C is a sum along k, on one thread.
 
     B is read down a column, so each load touches another cache line, and the sum is one chain of
-    dependent additions that no vector unit can help with. The chain alone would allow one
-    multiply-add in four cycles, 2 GFLOP/s; at N = 512 the column's lines share two sets of the
-    first-level cache, and 0.9 are left (AMD EPYC, Zen 4: 0.87 at N = 512, 2.0 at 496 and at 528).
+    dependent additions that no vector unit can help with. The chain alone allows one multiply-add
+    in four cycles, 2 GFLOP/s. At N = 512 the lines of a column also share two sets of the
+    first-level cache, which leaves 0.9 (AMD EPYC, Zen 4: 0.87 at N = 512, 2.0 at 496 and at 528).
     """
 
 
 @ladder.rung(
     expected=(16, 64),
-    explained="the range is that of 512 x 512: at sizes that are no power of two the naive walk "
-    "down a column of B is more than twice as fast, at small ones B stays in the first-level cache",
+    explained="the range holds at 512 x 512: at sizes that are not a power of two the naive walk "
+    "down a column of B is more than twice as fast, and at small sizes B stays in the first-level "
+    "cache",
 )
 def reorder(sch: Schedule, case: Case) -> Any:
     """Move k outside j: the inner loop walks a row of B and a row of C, both contiguous.
 
     One loaded element of A serves a whole row, each cache line of B is used in full, and the inner
-    loop's iterations are independent, so that LLVM vectorises them by itself: with 512 bits for
-    Zen 4, with 256 for Intel's processors with AVX-512, where it takes that for the safer choice.
-    So the factor has three parts: no conflicts in the sets of the cache (2.3 at N = 512), no chain
-    of additions, and 8 or 16 lanes.
+    loop's iterations are independent, so LLVM vectorises them by itself: with 512 bits for Zen 4,
+    and with 256 bits for Intel's processors with AVX-512, where LLVM considers 256 bits the safer
+    choice. The factor therefore has three parts: no conflicts in the sets of the cache (2.3 at N =
+    512), no chain of additions, and 8 or 16 lanes.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -65,15 +67,15 @@ def reorder(sch: Schedule, case: Case) -> Any:
 @ladder.rung(
     after=naive,
     expected=(12, 64),
-    explained="the range is that of 512 x 512: where 32 does not divide N, the question whether a "
-    "column is inside keeps LLVM from making vectors, and 3 times is what is left",
+    explained="the range holds at 512 x 512: if 32 does not divide N, the bounds check of each "
+    "column keeps LLVM from making vectors, and the factor is only 3",
 )
 def tile(sch: Schedule, case: Case) -> Any:
-    """Tile the result by blocks of 32 x 32, with k in steps of 4 outside of them.
+    """Tile the result into blocks of 32 x 32, with steps of 4 along k outside them.
 
-    The block of C and the strip of B stay in the first-level cache while k advances, so that B
-    comes from memory M / 32 times instead of M times. As in `reorder`, LLVM vectorises the columns
-    if 32 divides N. Short inner loops cost about as much as reuse saves here.
+    The block of C and the strip of B stay in the first-level cache while k advances, so B comes
+    from memory M / 32 times instead of M times. As in `reorder`, LLVM vectorises the columns if 32
+    divides N. Here the short inner loops cost about as much as the reuse saves.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -86,10 +88,12 @@ def tile(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.1, 3))
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Put the 32 neighbouring results of a block's row in vectors: two of 16 lanes with AVX-512.
+    """Put the 32 neighbouring results in each row of a block into vectors: two of 16 lanes with
+    AVX-512.
 
-    Little gain where the compiler had done it: 1.4 times on Zen 4, up to 2 where LLVM's own vectors
-    had been of 256 bits (Intel). At sizes that 32 does not divide, up to a factor of the lanes.
+    The gain is small where the compiler already did this: 1.4 times on Zen 4, up to 2 where LLVM's
+    own vectors had 256 bits (Intel). At sizes that 32 does not divide, the gain can reach the
+    number of lanes.
     """
     c = tile(sch, case)
     sch.vectorize(sch.get_loops(c)[-1])
@@ -98,10 +102,10 @@ def vectorise(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> Any:
-    """Put rows of blocks on different threads: they share no memory that they write.
+    """Put rows of blocks on different threads, which write to separate memory.
 
-    As many times faster as there are cores, while the work outweighs the few microseconds that it
-    takes to wake the threads.
+    The speed is proportional to the number of cores, as long as the work outweighs the few
+    microseconds that waking the threads takes.
     """
     c = vectorise(sch, case)
     sch.parallel(sch.get_loops(c)[0])
@@ -112,8 +116,8 @@ def parallel(sch: Schedule, case: Case) -> Any:
 def cache_write(sch: Schedule, case: Case) -> None:
     """Sum a block of C in a small buffer of its own and write it once.
 
-    Otherwise every step of k reads and writes C itself, whose rows lie far apart in memory (at a
-    power of two even in the same set of the cache).
+    Otherwise every step of k reads and writes C itself, whose rows lie far apart in memory (if N is
+    a power of two, even in the same set of the cache).
     """
     accumulate(sch, BLOCK, BLOCK, in_registers=False)
 
@@ -145,20 +149,21 @@ def accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> No
 def register_tile(sch: Schedule, case: Case) -> None:
     """Shrink the block to 8 x 32 and unroll its loops, so that it lives in registers.
 
-    Sixteen 512-bit accumulators leave room for a row of B and a broadcast element of A; each loaded
+    Sixteen 512-bit accumulators leave room for a row of B and a broadcast element of A. Each loaded
     vector of B is used eight times, and the multiply-adds of a step are independent of each other,
-    so their latency is hidden. It pays if a core starts two 512-bit multiply-adds in a cycle (Zen
-    5, Intel's servers) and the loads of `cache_write` cannot keep up. Zen 4 starts one, and there
-    `cache_write` is at 107 of 115 GFLOP/s of a core already: nothing is left to gain.
+    so their latency is hidden. The step pays if a core starts two 512-bit multiply-adds in a cycle
+    (Zen 5, Intel's servers) and the loads of `cache_write` cannot keep up. Zen 4 starts one; there
+    `cache_write` already reaches 107 of a core's 115 GFLOP/s, and nothing is left to gain.
     """
     accumulate(sch, *tile_of(case), in_registers=True)
 
 
 @ladder.rung(kind="failed", expected=(0.1, 0.9))
 def too_large_tile(sch: Schedule, case: Case) -> None:
-    """FAILS: a register tile four times as large, 16 x 64, to use each loaded vector more often.
+    """FAILS: use a register tile four times as large, 16 x 64, to use each loaded vector more
+    often.
 
-    It needs 64 vector registers where there are 32: the compiler spills the accumulators to the
+    It needs 64 vector registers, and there are 32: the compiler spills the accumulators to the
     stack, and every multiply-add becomes a load, an add and a store.
     """
     rows, columns = tile_of(case)
@@ -169,18 +174,19 @@ def too_large_tile(sch: Schedule, case: Case) -> None:
 def parallel_inside(sch: Schedule, case: Case) -> None:
     """FAILS: parallelise the rows within a block instead of rows of blocks.
 
-    The threads are woken and waited for once for each block and step of k, thousands of times, and
-    each time there is less than a microsecond of work to share.
+    The threads are woken and joined once for each block and step of k: thousands of times, each
+    time for less than a microsecond of work.
     """
     c = vectorise(sch, case)
     sch.parallel(sch.get_loops(c)[3])
 
 
 def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
-    """B copied into panels as wide as the register tile, C made of whole tiles and cut to size.
+    """Define C = A B with B copied into panels as wide as the register tile; C is made of whole
+    tiles and cut to size.
 
-    Inside a panel the kernel reads memory front to back. Tiles past the edge of C read the last row
-    of A again and zeros of B; their results there are not written.
+    Inside a panel the kernel reads memory front to back. Tiles that reach past the edge of C read
+    the last row of A again and zeros for B; results past the edge are not written.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -214,11 +220,11 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(1.0, 2), define=define_packed)
 def pack(sch: Schedule, case: Case) -> None:
-    """Copy B into panels first, with the copy's time included; the schedule stays the same.
+    """Copy B into panels first; the copy counts in the time, and the schedule stays the same.
 
-    Down an unpacked strip of B every row is on another page and, at powers of two, in the same few
-    sets of the cache. A panel is read front to back, which the prefetcher can follow. The copy
-    costs K N moves against M N K multiply-adds.
+    In an unpacked strip of B every row lies on another page and, if N is a power of two, in the
+    same few sets of the cache. A panel is read front to back, which the prefetcher can follow. The
+    copy costs K N moves against M N K multiply-adds.
     """
     _pack(sch)
     band, panel, k_outer = _product(sch)
@@ -227,14 +233,14 @@ def pack(sch: Schedule, case: Case) -> None:
 
 
 def _pack(sch: Schedule) -> None:
-    """Copy panels in vectors, each in one thread."""
+    """Copy the panels in vectors, each panel on one thread."""
     panel, _, column = sch.get_loops(sch.get_sblock("packed"))
     sch.parallel(panel)
     sch.vectorize(column)
 
 
 def _product(sch: Schedule, most: int = PANEL_UNROLL) -> tuple[Any, Any, Any]:
-    """The register tile's schedule over the definition with panels.
+    """Apply the register tile's schedule to the definition with panels.
 
     Returns the loops over bands, panels and steps of k.
     """
@@ -265,12 +271,13 @@ def _write(sch: Schedule, loop: Any, k_outer: Any, result: str = "C") -> None:
 
 @ladder.rung(expected=(1.0, 1.5))
 def cache_block(sch: Schedule, case: Case) -> None:
-    """Loop over panels outside, 32 row tiles inside: a block of A stays in the L2 cache.
+    """Loop over panels outside and over 32 row tiles inside: a block of A stays in the L2 cache.
 
-    Without it every band of 8 rows reads all of packed B again. With it a panel, once read, serves
-    256 rows, and there are enough tasks for the threads to end at the same time. A thread on Zen 4
-    then runs at 115 GFLOP/s at 512 and 110 at 1024, where registers alone give 115 and OpenBLAS 105
-    and 102: beyond that, only what threads lose to each other is left to gain.
+    Without this step every band of 8 rows reads all of packed B again. With it, a panel that has
+    been read serves 256 rows, and there are enough tasks for the threads to finish at the same
+    time. On Zen 4 a thread then runs at 115 GFLOP/s at 512 and 110 at 1024. Arithmetic in registers
+    alone reaches 115, and OpenBLAS 105 and 102. Beyond that, only the threads' losses to each other
+    are left to gain.
     """
     blocked(sch, "C")
 
@@ -278,7 +285,7 @@ def cache_block(sch: Schedule, case: Case) -> None:
 def blocked(
     sch: Schedule, result: str, row_tiles: int = ROW_TILES, unroll: int = PANEL_UNROLL
 ) -> None:
-    """The schedule of `cache_block`; `result` is the block that reads the finished tiles."""
+    """Apply the schedule of `cache_block`; `result` is the block that reads the finished tiles."""
     _pack(sch)
     band, panel, k_outer = _product(sch, unroll)
     block, inner = sch.split(band, [None, min(row_tiles, int(sch.get(band).extent))])
@@ -288,7 +295,7 @@ def blocked(
 
 
 def _knobs(case: Case) -> list[Knobs]:
-    """Register tiles that fit, blocks of A, and how far k is unrolled."""
+    """Return the choices: register tiles that fit, blocks of A, and how far k is unrolled."""
     registers, lanes = case.processor.registers, case.processor.lanes
     tiles = [
         (rows, vectors * lanes)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 ladder = Ladder(gemm.GEMM, "cuda")
 
 WARP = 32
-EDGE = 16  # of a square block of threads
-STEP = 8  # of k in shared memory at a time
+EDGE = 16  # edge of a square block of threads
+STEP = 8  # steps of k in shared memory at a time
 TILE = 64  # edge of a block's results once threads have several
 EACH = 4  # results of a thread along each axis
 
 
 def multiples(size: Size, **tiles: int) -> str | None:
-    """The reason that a size is not a whole number of tiles of these extents; None if it is."""
+    """Return why a size is not a whole number of tiles of these extents; None if it is."""
     for name, tile in tiles.items():
         if size[name] % tile:
             return f"{name}={size[name]} is not a multiple of {tile}"
@@ -35,12 +35,14 @@ def multiples(size: Size, **tiles: int) -> str | None:
 
 
 def bands_fit(size: Size) -> str | None:
-    """The claim of square blocks: bands of rows along the grid's y axis."""
+    """Return why square blocks refuse a size: too many bands of rows for the grid's y axis; or
+    None."""
     return grid_claim(y=-(-size["M"] // EDGE))
 
 
 def whole_tiles(size: Size) -> str | None:
-    """The claim of the rungs with register tiles: no results beyond the edge, bands along y."""
+    """Return why register tiles refuse a size: results beyond the edge, or too many bands; or
+    None."""
     return multiples(size, M=TILE, N=TILE, K=STEP) or grid_claim(y=size["M"] // TILE)
 
 
@@ -49,7 +51,7 @@ def naive(sch: Schedule, case: Case) -> None:
     """Give each result a block of a single thread (the baseline of W. Ye, "TVM: GEMM
     GPU Optimization").
 
-    A warp has 32 lanes and executes one: 31 of 32 are idle, and no two loads are ever combined.
+    A warp has 32 lanes and uses one: the other 31 are idle, and no two loads are ever combined.
     """
     c = sch.get_sblock("C")
     i, j, _ = sch.get_loops(c)
@@ -61,8 +63,8 @@ def naive(sch: Schedule, case: Case) -> None:
 def threads_1d(sch: Schedule, case: Case) -> None:
     """Use blocks of 32 threads down a column of C (Ye's v1).
 
-    All lanes of a warp work, but neighbours read A one whole row apart: 32 cache lines for each
-    load, of which one element each is used.
+    All lanes of a warp work, but neighbouring lanes read A one whole row apart: each load touches
+    32 cache lines and uses one element of each.
     """
     c = sch.get_sblock("C")
     i, j, _ = sch.get_loops(c)
@@ -75,7 +77,7 @@ def threads_1d(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", claims=bands_fit, expected=(0.8, 1.4))
 def threads_2d_rows(sch: Schedule, case: Case) -> None:
-    """FAILS: 16 x 16 threads with threadIdx.x along the rows (Ye's v2, 1.04 times).
+    """FAILS: use 16 x 16 threads with threadIdx.x along the rows (Ye's v2, 1.04 times).
 
     Neighbouring lanes still differ in the row, so every load of A and every store of C is spread
     over as many cache lines as there are lanes in x.
@@ -85,15 +87,17 @@ def threads_2d_rows(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(after=threads_1d, claims=bands_fit, expected=(2, 8))
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """Use 16 x 16 threads with threadIdx.x along the columns: neighbours read neighbours.
+    """Use 16 x 16 threads with threadIdx.x along the columns: neighbouring lanes read neighbouring
+    elements.
 
-    A load of B and a store of C are two runs of 64 bytes for a warp, a load of A is a broadcast.
+    A load of B and a store of C are two runs of 64 bytes for a warp; a load of A is a broadcast.
     """
     square(sch, row="threadIdx.y", column="threadIdx.x")
 
 
 def square(sch: Schedule, row: str, column: str) -> tuple[Any, Any]:
-    """One result for each thread of a square block; return the block of the sums and its k."""
+    """Give each thread of a square block one result; return the block of the sums and its loop over
+    k."""
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
     bind_square(sch, i, j, row, column)
@@ -116,7 +120,7 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     """Load strips of A and B, 8 of k deep, into shared memory with all threads together.
 
     Each element comes from global memory once per block instead of 16 times. Every thread loads its
-    share (cooperative fetching), neighbours loading neighbours.
+    share (cooperative fetching), and neighbouring threads load neighbouring elements.
     """
     c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
     k_outer, _ = sch.split(k, [None, STEP])
@@ -138,7 +142,8 @@ def _fetch(sch: Schedule, copy: Any, threads: tuple[int, int], vector: int = 1) 
 
 
 def tiled(sch: Schedule, step: int, vector: int, result: str = "C") -> tuple[Any, Any]:
-    """Blocks of 64 x 64 results, 4 x 4 for each thread, operands through shared memory.
+    """Split C into blocks of 64 x 64 results, 4 x 4 for each thread, with operands in shared
+    memory.
 
     `result` is the block that writes the results, if it is not the matmul itself. Returns the block
     of the sums and the loop over steps of k.
@@ -187,14 +192,15 @@ def register_tile(sch: Schedule, case: Case) -> None:
 def vector_loads(sch: Schedule, case: Case) -> None:
     """Read and write global memory four elements, 16 bytes, at a time, with k in steps of 16.
 
-    A quarter of the load instructions, and each thread's addresses are computed once for four.
+    This takes a quarter of the load instructions, and a thread computes one address for four
+    elements.
     """
     c, k_outer = tiled(sch, 2 * STEP, vector=4)
     sch.decompose_reduction(c, k_outer)
 
 
 def deep_tiles(size: Size) -> str | None:
-    """The claim of the rungs that take k in steps of 16."""
+    """Return why the rungs with steps of 16 along k refuse a size; None if they take it."""
     return multiples(size, K=2 * STEP) or whole_tiles(size)
 
 
@@ -202,9 +208,10 @@ def deep_tiles(size: Size) -> str | None:
 def double_buffer(sch: Schedule, case: Case) -> None:
     """Keep two copies of each strip in shared memory: one is filled while the other is multiplied.
 
-    A warp that is done may fetch before the others are. But fetched values go through registers and
-    are stored before the multiplication begins, so each warp still waits for its own loads, and TVM
-    keeps both barriers, since it does not see that the copies differ. `async_copies` waits less.
+    A warp that has finished may fetch before the others finish. But fetched values go through
+    registers and are stored before the multiplication begins, so each warp still waits for its own
+    loads, and TVM keeps both barriers, since it does not see that the copies differ. `async_copies`
+    waits less.
     """
     c, k_outer = tiled(sch, 2 * STEP, vector=4)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])
@@ -214,8 +221,8 @@ def double_buffer(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=threads_2d, claims=bands_fit, expected=(0.3, 1.0))
 def local_copies(sch: Schedule, case: Case) -> None:
-    """FAILS: strips of A and B in each thread's own local memory (as in W.
-    Daugherty-Miller, "Assignment A3: Compiling DNNs with TVM").
+    """FAILS: copy strips of A and B to each thread's own local memory (as in W. Daugherty-Miller,
+    "Assignment A3: Compiling DNNs with TVM").
 
     Nothing is shared: every thread fetches a whole strip of its own from global memory. These 16
     values fit into registers, so the loads are those of `threads_2d`; longer strips would spill.

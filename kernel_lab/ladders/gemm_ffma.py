@@ -1,11 +1,11 @@
 """The float32 end of the GPU ladder of the matmul, up to the design of cuBLAS's kernels.
 
-Added to `gemm_cuda.ladder`. A multiprocessor of sm_90 (and of sm_80) issues four instructions in a
-cycle, one for each of its quarters, and moves 128 bytes from shared memory. So two ratios count:
-the share of multiply-adds (FFMA) among the instructions, and the bytes that each of them takes from
-shared memory. The tiles are those of S. Gray, "A full walk through of the SGEMM implementation"
-(2015), and of CUTLASS's SIMT kernels. Designed by arithmetic and by reading the machine code; not
-measured.
+These rungs extend `gemm_cuda.ladder`. A multiprocessor of sm_90 (and of sm_80) issues four
+instructions in a cycle, one for each of its quarters, and moves 128 bytes from shared memory. So
+two ratios count: the share of multiply-adds (FFMA) among the instructions, and the bytes that each
+multiply-add takes from shared memory. The tiles are those of S. Gray, "A full walk through of the
+SGEMM implementation" (2015), and of CUTLASS's SIMT kernels. The design follows from arithmetic and
+from reading the machine code; it has not been measured.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 ladder = gemm_cuda.ladder
 
 TILE = 128  # edge of a block's results
-STEP = 8  # of k in shared memory at a time
+STEP = 8  # steps of k in shared memory at a time
 GROUP = 4  # neighbouring results of a thread along an axis: 16 bytes
 STAGES = 4  # strips in shared memory or on their way to it
-# Padding of a strip of A that lies along m. A warp writes 8 of k by 4 rows (or 4 by 16), in rows
-# 132 elements apart: 32 different banks. And 16 bytes stay aligned.
+# Padding of a strip of A that runs along m. A warp writes 8 steps of k by 4 rows (or 4 by 16), in
+# rows 132 elements apart: into 32 different banks. Pieces of 16 bytes stay aligned.
 PAD = 4
 
 
 def claims(size: Size) -> str | None:
-    """The claim of blocks of 128 x 128 results: whole tiles, bands of them along y."""
+    """Return why blocks of 128 x 128 results refuse a size; None if it is whole tiles and fits the
+    grid."""
     fit = gemm_cuda.multiples(size, M=TILE, N=TILE, K=STEP)
     return fit or grid_claim(y=size["M"] // TILE)
 
@@ -43,12 +44,13 @@ def tiles(
     columns: tuple[int, int],
     vector_a: int = GROUP,
 ) -> tuple[Any, Any]:
-    """Blocks of `warps` warps; `rows` and `columns` are (groups of 4, threads of a warp).
+    """Split C into blocks of `warps` warps; `rows` and `columns` are (groups of 4, threads of a
+    warp).
 
-    A thread's groups lie a warp's width apart, so that the threads of a warp read neighbouring 16
-    bytes; as virtual threads, each group has its own sums and writes them by itself. A's strip lies
-    along m in shared memory as B's does along n. `vector_a` elements of A are loaded at a time.
-    Returns the block of the sums and the loop over strips.
+    A thread's groups lie a warp's width apart, so that the threads of a warp read adjacent pieces
+    of 16 bytes. Groups are virtual threads: each has its own sums and writes them itself. In shared
+    memory A's strip runs along m, as B's strip runs along n. `vector_a` elements of A are loaded at
+    a time. Returns the block of the sums and the loop over strips.
     """
     c = sch.get_sblock("C")
     write = sch.cache_write(c, 0, "local")
@@ -93,10 +95,11 @@ def tiles(
 def large_tiles(sch: Schedule, case: Case) -> None:
     """Use blocks of 128 x 128, with 8 x 8 results per thread as 2 x 2 groups of 4 x 4.
 
-    For each k a thread loads 4 times 16 bytes from shared memory for 64 multiply-adds; before, 2
-    times for 16. So 91 of 100 instructions of the loop multiply where 82 did. A's strip is
-    transposed on its way into shared memory: a thread's values of one k are neighbours, as B's are.
-    And each element comes from the L2 cache half as often: 32 operations for each byte.
+    For each k a thread loads 4 times 16 bytes from shared memory for 64 multiply-adds; before, it
+    loaded 2 times for 16. So 91 of 100 instructions in the loop are multiply-adds; before, 82 were.
+    A's strip is transposed on its way into shared memory, so a thread's values of A for one k are
+    adjacent, as its values of B are. Each element comes from the L2 cache half as often: 32
+    operations for each byte.
     """
     c, k_outer = tiles(sch, warps=(4, 2), rows=(2, 4), columns=(2, 8))
     sch.decompose_reduction(c, k_outer)
@@ -106,10 +109,11 @@ def large_tiles(sch: Schedule, case: Case) -> None:
 def warp_tiles(sch: Schedule, case: Case) -> None:
     """Use blocks of 4 warps with 64 x 64 results each, 8 x 16 per thread.
 
-    6 loads of 16 bytes for 128 multiply-adds. If a warp's load takes four cycles, one for each
-    quarter of it, as when no two threads read the same, then 8 x 8 results keep shared memory busy
-    as long as the arithmetic: 4 warps x 16 cycles for 64. Here it is 96 cycles for 128. The price
-    is registers: two blocks of 128 threads fit on a multiprocessor, 8 warps.
+    A thread has 6 loads of 16 bytes for 128 multiply-adds. If a warp's load takes four cycles, one
+    for each quarter of the warp (as it does if no two threads read the same bytes), then 8 x 8
+    results keep shared memory busy as long as the arithmetic: 4 warps x 16 cycles for 64. Here it
+    is 96 cycles for 128. The price is registers: two blocks of 128 threads fit on a multiprocessor,
+    8 warps.
     """
     c, k_outer = tiles(sch, warps=(2, 2), rows=(2, 8), columns=(4, 4))
     sch.decompose_reduction(c, k_outer)
@@ -120,10 +124,10 @@ def async_copies(sch: Schedule, case: Case) -> None:
     """Copy strips by cp.async, from global to shared memory past the registers, three ahead.
 
     With 2 warps for each quarter of a multiprocessor, no other warp hides the 600 or more cycles
-    until a strip has arrived. A strip's arithmetic takes a warp about 1,100, so that the third
-    strip ahead has three times as long as it needs. A's elements are copied one by one, 4 bytes,
-    since they are transposed on the way. Loading into registers early and storing late looks like
-    the same, but ptxas 13.0 moves such loads down to where they are stored.
+    until a strip has arrived. A strip's arithmetic takes a warp about 1,100, so the third strip
+    ahead has three times as long as it needs. A's elements are copied one by one, 4 bytes each,
+    since they are transposed on the way. Loading into registers early and storing late may seem to
+    be the same, but ptxas 13.0 moves such loads down to their stores.
     """
     c, k_outer = tiles(sch, warps=(2, 2), rows=(2, 8), columns=(4, 4), vector_a=1)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, STAGES - 1])

@@ -1,8 +1,8 @@
 """The top of the GPU ladder of the matmul: tensor cores.
 
-Added to `gemm_cuda.ladder` after the float32 rungs. Tensor cores multiply halves, so these rungs
-round: A and B stay float32 in global memory, each block rounds its strips to float16 on their way
-into shared memory, and the sums are float32. That is a lower precision than that of the rungs
+These rungs follow the float32 rungs of `gemm_cuda.ladder`. Tensor cores multiply halves, so these
+rungs round: A and B stay float32 in global memory, each block rounds its strips to float16 on their
+way into shared memory, and the sums are float32. Their precision is lower than that of the rungs
 before (an operand keeps 11 bits instead of 24): `precision` states it, the table shows it and the
 tolerance follows it.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 ladder = gemm_ffma.ladder
 
-EDGE = 16  # of a fragment, and the number of terms that one instruction sums
-WARPS = 2  # of a block along each axis
+EDGE = 16  # edge of a fragment, and the number of terms that one instruction sums
+WARPS = 2  # warps of a block along each axis
 
 
 def define(case: Case) -> list[Any]:
-    """C = A B with A and B rounded to float16, the sums float32."""
+    """Define C = A B with A and B rounded to float16 and sums in float32."""
     from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]
@@ -55,7 +55,8 @@ class Blocks(NamedTuple):
 
 
 def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks:
-    """Blocks of 2 x 2 warps, `each` x `each` fragments for a warp, strips of `step` terms.
+    """Split C into blocks of 2 x 2 warps, with `each` x `each` fragments per warp and strips of
+    `step` terms.
 
     The strips are rounded as they are copied into shared memory, `vector` elements at a time, with
     rows padded by `pad` elements.
@@ -84,7 +85,7 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
 
 
 def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
-    """`blocks` with CUDA's wmma; return the loop over the strips."""
+    """Apply `blocks` with CUDA's wmma; return the loop over the strips."""
     from needle_tvm.kernels.dense.gpu.wmma import Fragments
 
     kind = Fragments()
@@ -103,7 +104,7 @@ def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) ->
 
 
 def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
-    """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
+    """Apply `blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
     from needle_tvm.kernels.dense.gpu.mma import Registers
 
     kind = Registers()
@@ -145,14 +146,16 @@ def tile(sch: Schedule, copy: Any) -> Any:
 
 
 def whole_fragments(size: Size) -> str | None:
-    """The claim of a block of 2 x 2 warps with one fragment each."""
+    """Return why blocks of 2 x 2 warps with one fragment each refuse a size; None if they take
+    it."""
     tile = WARPS * EDGE
     tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=EDGE)
     return tiles or grid_claim(y=size["M"] // tile)
 
 
 def whole_warp_tiles(size: Size) -> str | None:
-    """The claim of a block of 2 x 2 warps with 2 x 2 fragments each, strips of 32 terms."""
+    """Return why blocks of 2 x 2 warps with 2 x 2 fragments each and strips of 32 terms refuse a
+    size; None if they take it."""
     tile = 2 * WARPS * EDGE
     tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=2 * EDGE)
     return tiles or grid_claim(y=size["M"] // tile)
@@ -167,11 +170,12 @@ def whole_warp_tiles(size: Size) -> str | None:
     expected=(0.5, 3),
 )
 def tensor_cores(sch: Schedule, case: Case) -> None:
-    """Multiply 16 x 16 x 16 by one instruction of a warp, with operands rounded to float16.
+    """Multiply 16 x 16 x 16 with one instruction of a warp, and operands rounded to float16.
 
-    A tensor core does in a cycle what a warp's multiply-adds do in many. With one fragment of
-    results, a warp reads two fragments from shared memory for each multiplication, and 16 terms at
-    a time means two barriers for each: the kernel waits for memory, so there may be no gain.
+    A tensor core does in one cycle the work of a warp's multiply-adds in many. But with one
+    fragment of results, a warp reads two fragments from shared memory for each multiplication, and
+    strips of 16 terms mean two barriers for each. The kernel waits for memory, so there may be no
+    gain.
     """
     fragments(sch, each=1, step=EDGE, vector=1)
 
@@ -190,16 +194,17 @@ def tensor_core_tiles(sch: Schedule, case: Case) -> None:
 def tensor_core_padded(sch: Schedule, case: Case) -> None:
     """Pad the rows of the strips by 16 bytes, so that a fragment's rows lie in different banks.
 
-    A warp loads a fragment in rows of 16 bytes, eight at a time: 64 or 128 bytes apart they meet in
-    two banks or one group of banks and take four or eight turns; padded they take one. The price is
-    paid where A's strip is stored: two turns there, once for each strip.
+    A warp loads a fragment in rows of 16 bytes, eight at a time. Rows that are 64 bytes apart share
+    two groups of banks and take four turns; rows 128 bytes apart share one group and take eight.
+    Padded rows take one turn. The price is that storing A's strip takes two turns, once for each
+    strip.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
 
 
 @ladder.rung(expected=(1.0, 1.6))
 def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
-    """Fetch the next strip while one is multiplied, as in `double_buffer`.
+    """Fetch the next strip while the current one is multiplied, as in `double_buffer`.
 
     The multiplication is now so short that the latency of global memory is most of a step.
     """
@@ -212,7 +217,7 @@ def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
 def tensor_core_mma(sch: Schedule, case: Case) -> None:
     """Use PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
 
-    wmma compiles to a few of these, so on its own this step need not gain. It opens up the control
-    over registers and shared memory that the fastest kernels start from.
+    wmma compiles to a few of these instructions, so this step alone may gain nothing. It gives the
+    control over registers and shared memory that the fastest kernels start from.
     """
     registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

@@ -1,7 +1,7 @@
-"""Matmul of 8-bit integers on a CPU: what widening costs, and the instruction that avoids it.
+"""Matmul of 8-bit integers on a CPU: the cost of widening, and the instruction that avoids it.
 
-The last rungs have the structure of `gemm_cpu`'s; only the innermost step is another: four products
-for each sum at once (AVX512-VNNI), where the processor has that instruction.
+The last rungs are built like those of `gemm_cpu`. Only the innermost step differs: one instruction
+adds four products to each sum (AVX512-VNNI), if the processor has it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DOTS = dots.DotInstruction(
     "kernel_lab_dots", "avx512vnni", "llvm.x86.avx512.vpdpbusd.512", "uint8", "int8", "int32"
 )
 TERMS = DOTS.terms  # neighbouring k whose products one instruction adds
-ROWS, VECTORS = 8, 2  # of a register tile: sixteen vectors of sums
+ROWS, VECTORS = 8, 2  # a register tile: sixteen vectors of sums
 SHIFT = 128  # makes a signed 8-bit number unsigned
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the definition as it stands: for every element of C a sum along k, on one thread.
+    """Run the definition as written: each element of C is a sum along k, on one thread.
 
     An element is a byte, so a cache line of B holds 64 of them, and the walk down a column uses one
-    of each 64. Every product needs two bytes widened to 32 bits first.
+    of the 64. Every product needs two bytes widened to 32 bits first.
     """
 
 
@@ -41,8 +41,8 @@ def naive(sch: Schedule, case: Case) -> None:
 def reorder(sch: Schedule, case: Case) -> None:
     """Move k outside j, as in `gemm`: LLVM widens 16 bytes of a row of B at once.
 
-    A vector holds 16 sums as with float32, so the narrow operands save memory and no arithmetic:
-    each step is a load that widens, a multiplication, an addition, and C loaded and stored.
+    A vector holds 16 sums as with float32, so the narrow operands save memory but no arithmetic:
+    each step is a widening load, a multiplication, an addition, and a load and a store of C.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -54,18 +54,19 @@ def reorder(sch: Schedule, case: Case) -> None:
 def register_tile(sch: Schedule, case: Case) -> None:
     """Keep 8 x 32 sums in registers, with bands of rows on different threads: `gemm`'s schedule.
 
-    C is no longer loaded and stored for each k. What is left is the multiplication: that of 32-bit
-    integers takes two or three times as long as a float32's multiply-add, which has no counterpart
-    here.
+    C is no longer loaded and stored for each k. The multiplication remains: for 32-bit integers it
+    takes two or three times as long as a multiply-add of float32, and integers have no
+    multiply-add.
     """
     gemm_cpu.accumulate(sch, *gemm_cpu.tile_of(case), in_registers=True)
 
 
 def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
-    """B in panels with four k side by side, A as unsigned bytes, C in whole tiles cut to size.
+    """Define C = A B with B in panels that hold four k side by side, A as unsigned bytes, and C in
+    whole tiles cut to size.
 
-    A's elements get 128 added, so that each sum is too large by 128 times the sum of B's column,
-    which is subtracted at the end. What is missing at the edges is zeros of B.
+    128 is added to each element of A, so each sum is too large by 128 times the sum of B's column;
+    that is subtracted at the end. Past the edges, B is zero.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -112,9 +113,9 @@ def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
 def quads(sch: Schedule, case: Case) -> None:
     """Put four k side by side, for an instruction that adds four products to each of 16 sums.
 
-    `vpdpbusd` does 64 multiply-adds where float32 has 16, and widens nothing. It takes one operand
-    unsigned: A's elements get 128 added, and C is corrected by the sums of B's columns. A processor
-    without it widens and multiplies, in the same loops.
+    `vpdpbusd` does 64 multiply-adds where float32 has 16, and widens nothing. One of its operands
+    is unsigned, so 128 is added to A's elements, and C is corrected by the sums of B's columns. A
+    processor without the instruction widens and multiplies in the same loops.
     """
     _shift(sch)
     band, panel = _whole_tiles(sch)
@@ -132,7 +133,7 @@ def _shift(sch: Schedule) -> None:
 
 
 def _whole_tiles(sch: Schedule) -> tuple[Any, Any]:
-    """Split C as the tiles are; the loops over bands and panels."""
+    """Split C into the tiles; return the loops over bands and panels."""
     _, _, *tile, _, _ = sch.get_loops(sch.get_sblock("tiles"))
     rows, columns = (int(sch.get(loop).extent) for loop in tile)
     i, j = sch.get_loops(sch.get_sblock("C"))
@@ -145,10 +146,11 @@ def _whole_tiles(sch: Schedule) -> tuple[Any, Any]:
 
 
 def _tile(sch: Schedule, case: Case, loop: Any) -> None:
-    """Sum a tile in registers inside `loop`, by the instruction of four products if there is one.
+    """Sum a tile in registers inside `loop`, with the instruction of four products if the processor
+    has it.
 
-    Threads, scope and vectors come before the reduction is decomposed: afterwards it is none for
-    TVM.
+    Threads, scope and vectors come before the reduction is decomposed: afterwards TVM no longer
+    recognises it as one.
     """
     tiles = sch.get_sblock("tiles")
     sch.compute_at(tiles, loop, preserve_unit_loops=True)
@@ -173,10 +175,10 @@ def _tile(sch: Schedule, case: Case, loop: Any) -> None:
     kind="failed", after=quads, expected=(0.1, 0.7), define=lambda case: define_quads(case, rows=1)
 )
 def one_row(sch: Schedule, case: Case) -> None:
-    """FAILS: a tile of one row, two vectors of sums.
+    """FAILS: use a tile of one row, two vectors of sums.
 
-    Each instruction needs a vector of B of its own from the cache, and waits for the one before,
-    which adds to the same sums.
+    Each instruction needs its own vector of B from the cache, and waits for the instruction before
+    it, which adds to the same sums.
     """
     quads(sch, case)
 
@@ -185,7 +187,7 @@ def one_row(sch: Schedule, case: Case) -> None:
 def cache_block(sch: Schedule, case: Case) -> None:
     """Loop over panels outside and over up to 32 bands inside: a panel serves 256 rows at once.
 
-    The bands are shared out evenly, since a tile of which a part is missing has no instruction.
+    The bands are divided evenly, because the instruction works on whole tiles only.
     """
     _shift(sch)
     band, panel = _whole_tiles(sch)

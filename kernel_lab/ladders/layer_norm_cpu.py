@@ -1,4 +1,4 @@
-"""Layer normalisation on a CPU: two sums and a sweep, and which digits a single sweep loses."""
+"""Layer normalisation on a CPU: two sums and a sweep, and the digits that a single sweep loses."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def naive(sch: Schedule, case: Case) -> None:
 def across_rows(sch: Schedule, case: Case) -> None:
     """Sum 16 rows side by side in the lanes of a vector, so that no chain holds up another.
 
-    The additions no longer wait, the loads do: 16 neighbouring lanes are 16 rows, far apart in
-    memory, and each load is a gather from 16 cache lines, of which one element is used.
+    The additions no longer wait, but the loads do: 16 neighbouring lanes are 16 rows, far apart in
+    memory. Each load is a gather from 16 cache lines and uses one element of each.
     """
     for name in ("total", "squares"):
         block = sch.get_sblock(name)
@@ -50,7 +50,7 @@ def fuse_rows(sch: Schedule, case: Case) -> Any:
 
 
 def _mean_and_variance(case: Case, x: Any) -> tuple[Any, Any]:
-    """Each row's mean and variance, both sums in 64 lanes."""
+    """Return each row's mean and variance, with both sums in 64 lanes."""
     from needle_tvm._tvm.names import te
 
     m, n = (case["M"],), float(case["N"])
@@ -66,7 +66,7 @@ def _mean_and_variance(case: Case, x: Any) -> tuple[Any, Any]:
 
 
 def define_lanes(case: Case) -> list[Any]:
-    """Both sums in 64 lanes."""
+    """Define layer normalisation with both sums in 64 lanes."""
     x, gamma, beta = layer_norm.placeholders(case)
     found = _mean_and_variance(case, x)
     return [x, gamma, beta, layer_norm.normalised(x, gamma, beta, *found)]
@@ -74,7 +74,8 @@ def define_lanes(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(4, 16), define=define_lanes)
 def lanes(sch: Schedule, case: Case) -> Any:
-    """Add in 64 lanes, four vectors that do not wait for each other, and the lanes at the end.
+    """Add in 64 lanes, four vectors that do not wait for each other, and combine the lanes at the
+    end.
 
     A sum in lanes is also more exact: each lane adds a 64th of the terms.
     """
@@ -85,7 +86,7 @@ def lanes(sch: Schedule, case: Case) -> Any:
 
 
 def _scaled(case: Case, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """The result, with a division and a root for each row instead of each value."""
+    """Return the result, with a division and a root per row instead of per value."""
     from needle_tvm._tvm.names import te, tirx
 
     scale = te.compute(
@@ -99,7 +100,8 @@ def _scaled(case: Case, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any)
 
 
 def define_scale(case: Case) -> list[Any]:
-    """Both sums in 64 lanes; 1 / sqrt(variance + eps) is a stage of its own."""
+    """Define the result with both sums in 64 lanes and 1 / sqrt(variance + eps) as a stage of its
+    own."""
     x, gamma, beta = layer_norm.placeholders(case)
     return [x, gamma, beta, _scaled(case, x, gamma, beta, *_mean_and_variance(case, x))]
 
@@ -108,14 +110,15 @@ def define_scale(case: Case) -> list[Any]:
 def one_division(sch: Schedule, case: Case) -> Any:
     """Compute 1 / sqrt(variance + eps) once for each row, and multiply by it.
 
-    A root and a division for every value wait for the one unit that does them, many cycles a
-    vector; a multiplication takes half a cycle.
+    Roots and divisions wait for the one unit that computes them, which takes many cycles a vector;
+    a multiplication takes half a cycle.
     """
     return lanes(sch, case)
 
 
 def define_one_pass(case: Case) -> list[Any]:
-    """Sum and sum of squares of a row in one sweep, of its values less the first one.
+    """Define the sum and the sum of squares of a row in one sweep over its values minus the first
+    one.
 
     variance = mean of squares - square of mean. Without the shift, a row whose mean is far larger
     than its deviation would lose all digits in that difference (Chan, Golub and LeVeque,
@@ -158,8 +161,9 @@ def define_one_pass(case: Case) -> list[Any]:
 def one_pass(sch: Schedule, case: Case) -> Any:
     """Take both sums in one sweep over the row.
 
-    A third of the loads less, all from the first-level cache, so that little is gained as long as a
-    row stays there. It costs digits where the row's first value is far from its mean.
+    This saves a third of the loads. They come from the first-level cache, so little is gained as
+    long as a row stays there. The result loses digits if the row's first value is far from its
+    mean.
     """
     row = rows.row_by_row(sch, "y")
     *_, lane, step = sch.get_loops(sch.get_sblock("lanes"))
@@ -170,8 +174,8 @@ def one_pass(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> None:
-    """Put rows on different threads, several at a time: no row needs anything of another.
+    """Put rows on different threads, several at a time; rows do not depend on each other.
 
-    As many times faster as there are cores, as long as memory delivers what they ask for.
+    The speed is proportional to the number of cores, as long as memory keeps up.
     """
     rows.shared_out(sch, one_pass(sch, case), case)

@@ -1,4 +1,4 @@
-"""What kernels that reduce rows share: sums in lanes, and an exponential made of arithmetic."""
+"""Helpers for kernels that reduce rows: sums in lanes, and an exponential made of arithmetic."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LEAST = -87.0  # e^-87 is near the smallest normal float32
 
 
 def shared_out(sch: Schedule, row: Any, case: Case) -> None:
-    """Share the rows out to the threads, in 16 tasks of several rows for each core.
+    """Distribute the rows over the threads, in 16 tasks of several rows for each core.
 
-    What a row keeps for itself is allocated anew in each iteration of the parallel loop, by a call
-    of TVM's runtime: in a loop over tasks that happens once for all rows of a task.
+    TVM's runtime allocates a row's temporary buffers in each iteration of the parallel loop. In a
+    loop over tasks that happens once for all rows of a task.
     """
     from needle_tvm.kernels.blocks import in_tasks
 
@@ -30,7 +30,7 @@ def shared_out(sch: Schedule, row: Any, case: Case) -> None:
 
 
 def polynomial_exp(x: Any) -> Any:
-    """e^x of a float32 that is not positive, in arithmetic that LLVM puts in vectors.
+    """Return e^x for a float32 `x` of at most 0, in arithmetic that LLVM vectorises.
 
     x = n ln(2) + r, and e^x = 2^n e^r, where 2^n is made by writing n into a float's exponent.
     Below -87 the result is e^-87, about 1.6e-38.
@@ -56,12 +56,13 @@ def in_lanes(
     name: str,
     chains: int = CHAINS,
 ) -> Any:
-    """A reduction of N terms `term(*row, k)`, in lanes that each take every so many-th of them.
+    """Return the reduction of the N terms `term(*row, k)` in lanes: of n lanes, each takes every
+    n-th term.
 
-    `over` is the reduction and the same for two values: (te.sum, operator.add). Of a row's lanes,
-    one half is combined with the other until one value is left. What the lanes leave at the end of
-    a row is reduced one by one, and so is a row shorter than the lanes, or every row if there are
-    no `chains`.
+    `over` is the reduction and its form for two values: (te.sum, operator.add). The two halves of a
+    row's lanes are combined, again and again, until one value is left. Terms left over at the end
+    of a row are reduced one by one; so are all terms of a row that is shorter than the lanes, and
+    all rows if `chains` is 0.
     """
     from needle_tvm._tvm.names import te
 
@@ -100,7 +101,7 @@ def in_lanes(
 
 
 def _tree(combine: Callable[[Any, Any], Any], values: list[Any]) -> Any:
-    """The values combined, one half with the other, so that few wait for each other."""
+    """Combine the values, one half with the other, so that few operations wait for each other."""
     while len(values) > 1:
         half = len(values) // 2
         rest = values[2 * half :]
@@ -111,8 +112,8 @@ def _tree(combine: Callable[[Any, Any], Any], values: list[Any]) -> Any:
 def lanes_in_vectors(sch: Schedule, name: str) -> Any:
     """Put the lanes of `in_lanes` in vectors, which stay in registers until the row is finished.
 
-    Call it after the block has been computed where it belongs. Returns the loop over a row's steps,
-    None if its rows are too short for lanes.
+    Call this after moving the block to the loop where it is computed. Returns the loop over a row's
+    steps, or None if the rows are too short for lanes.
     """
     if f"{name}_lanes" not in stages(sch):
         return None
@@ -143,6 +144,6 @@ def row_by_row(sch: Schedule, result: str) -> Any:
 
 
 def stages(sch: Schedule) -> list[str]:
-    """The names of a kernel's stages, each one behind those it needs."""
+    """Return the names of a kernel's stages, each after the stages it needs."""
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     return [str(sch.get(block).name_hint) for block in blocks]

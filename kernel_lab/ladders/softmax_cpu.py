@@ -1,7 +1,7 @@
-"""Softmax of rows on a CPU: what a row costs once it stays in the first-level cache.
+"""Softmax of rows on a CPU: the cost of a row that stays in the first-level cache.
 
 The failed rung is the online softmax of Milakov and Gimelshein ("Online normalizer calculation for
-softmax", arXiv:1805.02867), which pays where a row does not stay there.
+softmax", arXiv:1805.02867), which pays if a row does not fit there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ladder = Ladder(softmax.SOFTMAX, "cpu")
 
-LOWEST = -3.0e38  # below any value, and finite: a difference of two is no NaN
+LOWEST = -3.0e38  # below any value, but finite, so that the difference of two is not NaN
 
 
 @ladder.rung(expected=(1, 1), kind="naive")
@@ -27,7 +27,7 @@ def naive(sch: Schedule, case: Case) -> None:
     """Run four stages one after the other, each over the whole matrix, on one thread.
 
     The matrix of exponentials is written, read for the sums and read again for the quotients. Each
-    exponential is a call of the C library, and nearly all of the time.
+    exponential is a call of the C library; these calls take nearly all of the time.
     """
 
 
@@ -35,15 +35,15 @@ def naive(sch: Schedule, case: Case) -> None:
 def fuse_rows(sch: Schedule, case: Case) -> Any:
     """Compute all four stages of a row before the next row begins.
 
-    A row of 1,024 is 4 KiB: after the first sweep it stays in the first-level cache. Memory is
-    read once and written once. The gain is small as long as the calls of the exponential wait for
-    nothing but each other.
+    A row of 1,024 is 4 KiB: after the first sweep it stays in the first-level cache. Memory is read
+    once and written once. The gain is small, because the calls of the exponential do not wait for
+    memory.
     """
     return rows.row_by_row(sch, "y")
 
 
 def define_polynomial(case: Case) -> list[Any]:
-    """The definition with an exponential made of arithmetic."""
+    """Define softmax with an exponential made of arithmetic."""
     from needle_tvm._tvm.names import te
 
     x = te.placeholder((case["M"], case["N"]), name="x")
@@ -53,17 +53,17 @@ def define_polynomial(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(1.5, 6), define=define_polynomial)
 def polynomial(sch: Schedule, case: Case) -> Any:
-    """Replace the call by a polynomial, so that LLVM computes 16 exponentials at once.
+    """Replace the call with a polynomial, so that LLVM computes 16 exponentials at once.
 
     e^x = 2^n e^r with r below ln(2)/2: six multiply-adds, and the exponent written as bits. The
-    sweep over exponentials and that over quotients are in vectors now; the maximum and the sum are
-    still chains of one value after the other, four cycles each.
+    sweeps over exponentials and over quotients now run in vectors. The maximum and the sum are
+    still chains, one value after the other, at four cycles each.
     """
     return rows.row_by_row(sch, "y")
 
 
 def define_lanes(case: Case) -> list[Any]:
-    """The maximum and the sum in 64 lanes, each of which takes every 64th value."""
+    """Define softmax with the maximum and the sum in 64 lanes; each lane takes every 64th value."""
     from needle_tvm._tvm.names import te
 
     x = te.placeholder((case["M"], case["N"]), name="x")
@@ -78,9 +78,9 @@ def define_lanes(case: Case) -> list[Any]:
 def lanes(sch: Schedule, case: Case) -> Any:
     """Take the maximum and the sum in 64 lanes: four vectors that do not wait for each other.
 
-    A compiler may not do this by itself, because it adds in another order. The lanes of a row are
-    combined once, at its end. An addition takes four cycles, and four chains of them keep one unit
-    busy.
+    A compiler may not do this by itself, because it changes the order of the additions. The lanes
+    are combined once, at the end of the row. An addition takes four cycles, so four chains keep one
+    unit busy.
     """
     row = rows.row_by_row(sch, "y")
     for name in ("top", "total"):
@@ -92,15 +92,16 @@ def lanes(sch: Schedule, case: Case) -> Any:
 def recompute(sch: Schedule, case: Case) -> None:
     """FAILS: compute each exponential twice, for the sum and for the quotient, and store none.
 
-    It saves a store and a load in the first-level cache, which the load and store units do beside
-    the arithmetic anyway, and doubles the arithmetic.
+    It saves a store and a load in the first-level cache, which run beside the arithmetic anyway,
+    but it doubles the arithmetic.
     """
     sch.compute_inline(sch.get_sblock("e"))
     lanes(sch, case)
 
 
 def define_online(case: Case) -> list[Any]:
-    """Maximum and sum of a row in one sweep: a sum is rescaled whenever its maximum grows."""
+    """Define the maximum and the sum of a row in one sweep; the sum is rescaled whenever the
+    maximum grows."""
     from needle_tvm._tvm.names import te
 
     x = te.placeholder((case["M"], case["N"]), name="x")
@@ -137,11 +138,11 @@ def define_online(case: Case) -> list[Any]:
 
 @ladder.rung(kind="failed", after=lanes, expected=(0.3, 1.1), define=define_online)
 def online(sch: Schedule, case: Case) -> None:
-    """FAILS: maximum and sum in one sweep, rescaling the sum whenever the maximum grows.
+    """FAILS: take maximum and sum in one sweep, and rescale the sum whenever the maximum grows.
 
-    It reads the row twice instead of three times, and computes three exponentials for each value
-    instead of one. It pays where reading is what costs: rows larger than the cache, or a GPU.
-    `attention` uses the same idea for whole tiles, where the rescaling is rare.
+    It reads the row twice instead of three times, but computes three exponentials for each value
+    instead of one. It pays where reading is the main cost: for rows larger than the cache, or on a
+    GPU. `attention` uses the same idea for whole tiles, where the rescaling is rare.
     """
     rows.row_by_row(sch, "y")
     block = sch.get_sblock("lanes")
@@ -152,10 +153,10 @@ def online(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(after=lanes, expected=(1.5, 2))
 def parallel(sch: Schedule, case: Case) -> None:
-    """Put rows on different threads, several at a time: no row needs anything of another.
+    """Put rows on different threads, several at a time; rows do not depend on each other.
 
-    As many times faster as there are cores, as long as their caches hold the rows they work on. If
-    each row were a task, it would allocate its own lanes and exponentials, which costs a third of
-    a row.
+    The speed is proportional to the number of cores, as long as their caches hold the rows they
+    work on. If each row were a task, it would allocate its own lanes and exponentials, which costs
+    a third of a row's time.
     """
     rows.shared_out(sch, lanes(sch, case), case)

@@ -20,8 +20,8 @@ UNROLL = 4
 def naive(sch: Schedule, case: Case) -> None:
     """One loop on one thread: two loads, an addition, a store.
 
-    Twelve bytes for one operation: memory decides, whatever the schedule. LLVM vectorises so plain
-    a loop by itself.
+    Twelve bytes move for one operation, so memory sets the time, whatever the schedule. LLVM
+    vectorises such a plain loop by itself.
     """
 
 
@@ -29,7 +29,7 @@ def naive(sch: Schedule, case: Case) -> None:
 def vectorise(sch: Schedule, case: Case) -> Any:
     """Vectorise sixteen elements at a time in the schedule.
 
-    Hardly faster: the compiler had done it, and the vectors would wait for memory anyway.
+    This is hardly faster: the compiler already did it, and vectors wait for memory anyway.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     outer, lane = sch.split(i, [None, case.processor.lanes])
@@ -52,7 +52,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
 @ladder.rung(kind="failed", expected=(0.8, 1.1))
 def unroll(sch: Schedule, case: Case) -> None:
-    """FAILS: four vectors for each iteration of the loop.
+    """FAILS: take four vectors in each iteration of the loop.
 
     A loop counter costs nothing beside a load that waits for memory.
     """
@@ -63,9 +63,9 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", after=parallel, expected=(0.05, 0.9))
 def small_tasks(sch: Schedule, case: Case) -> None:
-    """FAILS: a vector of sixteen is a task of its own.
+    """FAILS: make each vector of sixteen a task of its own.
 
-    TVM hands each thread one stretch of tasks, so this is not a queue of 65,536 entries, but the
+    TVM hands each thread one stretch of tasks, so there is no queue of 65,536 entries. But the
     compiler cannot optimise across the loop over a thread's tasks.
     """
     sch.parallel(vectorise(sch, case))

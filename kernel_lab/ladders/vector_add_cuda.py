@@ -21,7 +21,8 @@ EACH = 4
 def naive(sch: Schedule, case: Case) -> None:
     """Use blocks of one thread: every warp has 31 idle lanes, every access is its own transaction.
 
-    A multiprocessor holds a few dozen blocks at a time, so only as many loads are ever in flight.
+    A multiprocessor holds a few dozen blocks at a time, so no more loads than that are ever in
+    flight.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     sch.bind(i, "blockIdx.x")
@@ -29,7 +30,7 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(10, 64))
 def threads(sch: Schedule, case: Case) -> None:
-    """Use blocks of 256 threads, neighbours on neighbours: a warp's load is a run of 128 bytes."""
+    """Use blocks of 256 threads on neighbouring elements: a warp's load is a run of 128 bytes."""
     (i,) = sch.get_loops(sch.get_sblock("c"))
     block, thread = sch.split(i, [None, THREADS])
     sch.bind(block, "blockIdx.x")
@@ -40,7 +41,7 @@ def threads(sch: Schedule, case: Case) -> None:
 def vector_loads(sch: Schedule, case: Case) -> None:
     """Access four elements, 16 bytes, at a time in each thread: a quarter of the instructions.
 
-    Memory was the limit before, so little is left to gain.
+    Memory was already the limit, so little is left to gain.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     block, thread, lane = sch.split(i, [None, THREADS, EACH])
@@ -54,7 +55,7 @@ def uncoalesced(sch: Schedule, case: Case) -> None:
     """FAILS: each thread walks 32 elements of its own, as a thread of a CPU would.
 
     At each step the lanes of a warp are 128 bytes apart: 32 transactions instead of four, and only
-    the caches keep it from being eight times the traffic.
+    the caches keep the traffic from growing eightfold.
     """
     (i,) = sch.get_loops(sch.get_sblock("c"))
     block, thread, _ = sch.split(i, [None, THREADS, 32])

@@ -18,8 +18,8 @@ class BufferInfo:
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
     each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
     a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
-    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (a
-    CPU worker or a GPU block, at least) has a copy of its own, of whatever scope.
+    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (at
+    least each CPU worker or GPU block) has its own copy, whatever the scope.
     """
 
     name: str
@@ -90,10 +90,10 @@ class Trace:
     loops load or store repeatedly.
 
     `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
-    the parallel ones with more than one iteration, each before those inside it, if the trace
+    the parallel ones with more than one iteration, each before the loops inside it, if the trace
     followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
-    loaded an element of its own or of its block's memory that nothing had been stored to; it counts
-    ignored scopes too, and is of the whole run, whatever was selected.
+    loaded an element of its own or of its block's memory that nothing had been stored to. It
+    includes ignored scopes, and counts the whole run, whatever was selected.
     """
 
     name: str
@@ -144,7 +144,8 @@ class Trace:
         return self.thread // WARP if self.device == "gpu" else np.zeros_like(self.thread)
 
     def select(self, keep: np.ndarray) -> Trace:
-        """The same trace with only the accesses for which `keep` (a mask or indices) holds."""
+        """Return the same trace with only the accesses for which `keep` (a mask or indices)
+        holds."""
         arrays = {name: getattr(self, name)[keep] for name in _COLUMNS}
         return Trace(
             self.name,
@@ -161,14 +162,14 @@ class Trace:
         )
 
     def of_buffer(self, name: str) -> Trace:
-        """The accesses of the buffers of that name. Raises KeyError if there are none."""
+        """Return the accesses of the buffers called `name`. Raises KeyError if there are none."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
         if not wanted:
             raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
         return self.select(np.isin(self.buffer, wanted))
 
     def of_scope(self, scope: str) -> Trace:
-        """The accesses of the buffers of that scope ("global", "shared", "local")."""
+        """Return the accesses of the buffers of `scope` ("global", "shared", "local")."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
         return self.select(np.isin(self.buffer, wanted))
 

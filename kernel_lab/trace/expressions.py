@@ -35,7 +35,8 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """The elements of a buffer variable: their storage's name in the program, and its number."""
+    """A buffer variable: the name of its storage in the program, and the buffer's number and
+    facts."""
 
     storage: str
     buffer: int
@@ -99,8 +100,8 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers, unsigned in
-    `x` and signed in `w`, whose products are added to a sum."""
+    """Compute AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers,
+    unsigned in `x` and signed in `w`, whose products are added to a sum."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(w))
     parts = [
         np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int32), shape))
@@ -112,12 +113,12 @@ def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
 
 
-# Functions in LLVM IR that schedules bring along, by their names there.
+# LLVM IR functions that schedules bring along, by name.
 EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 
 class Expressions:
-    """Emits the program's lines; `Program` in statements.py adds the statements."""
+    """The emitter of the program's lines; `Program` in statements.py adds the statements."""
 
     def __init__(self, ignore: tuple[str, ...]) -> None:
         self.ignore = ignore
@@ -127,12 +128,12 @@ class Expressions:
         self.mask: str | None = None
         self.variables: dict[Any, Value] = {}
         self.slots: dict[Any, Slot] = {}
-        self.scopes: list[str] = []  # of each buffer
+        self.scopes: list[str] = []  # scope of each buffer
         self.sites: list[Site] = []
         self.constants: dict[str, Any] = {"np": np, "wrapped": wrapped}
         self.nests: list[tuple[tuple[str, int], ...]] = []  # variable and extent of each loop
-        self.parallel_nests: set[int] = set()  # those of one parallel loop
-        self.open_nests: list[int] = []  # those around the code that is being emitted
+        self.parallel_nests: set[int] = set()  # numbers of the nests of one parallel loop
+        self.open_nests: list[int] = []  # nests around the code that is being emitted
         self.times = 1  # how often the code that is being emitted runs, predicates aside
         self.estimate = 0
         self._names = 0
@@ -141,18 +142,18 @@ class Expressions:
         self.lines.append((self.depth, text))
 
     def fresh(self, stem: str) -> str:
-        """A name that no other line uses."""
+        """Return a name that no other line uses."""
         self._names += 1
         return "".join(c if c.isalnum() else "_" for c in stem) + f"_{self._names}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """The name under which the program finds a Python object."""
+        """Return the name under which the program finds a Python object."""
         name = self.fresh(stem)
         self.constants[name] = value
         return name
 
     def named(self, value: Value, stem: str = "v") -> Value:
-        """The value under a name of its own, so that its text runs once."""
+        """Return the value under a name of its own, so that its text runs once."""
         if value.code.isidentifier() or value.code.lstrip("-").isdigit():
             return value
         name = self.fresh(stem)
@@ -296,13 +297,14 @@ class Expressions:
         return self.expr(indices[0])
 
     def slot_of(self, buffer: Any) -> Slot:
-        """The storage of a buffer variable."""
+        """Return the storage of a buffer variable."""
         if buffer not in self.slots:
             raise NotInterpreted(f"trace: buffer {buffer.name} is used before it is allocated")
         return self.slots[buffer]
 
     def site(self, slot: Slot, is_store: bool, indices: Any) -> int:
-        """The number of a new load or store in the program; -1 if its scope is not recorded."""
+        """Return the number of a new load or store in the program; -1 if its scope is not
+        recorded."""
         scope = self.scopes[slot.buffer]
         if scope.startswith("wmma."):
             raise NotInterpreted(
@@ -315,7 +317,7 @@ class Expressions:
         self.sites.append(Site(slot.buffer, is_store, text, tuple(self.open_nests)))
         if len(self.sites) >> SITE_BITS:
             raise NotInterpreted(
-                f"trace: more than {1 << SITE_BITS:,} loads and stores in the text"
+                f"trace: more than {1 << SITE_BITS:,} loads and stores in the kernel's text"
             )
         return len(self.sites) - 1
 
@@ -355,7 +357,7 @@ class Expressions:
         return self._where(condition, then, other)
 
     def _guarded(self, condition: Value, node: Any, otherwise: str) -> Value:
-        """The node's value; its loads run only where the condition holds."""
+        """Return the node's value; its loads run only where the condition holds."""
         lines, before = self.lines, self.mask
         self.lines = []
         self.begin_where(condition)
@@ -386,17 +388,17 @@ class Expressions:
 
 
 def inverse(condition: Value) -> Value:
-    """The condition's negation."""
+    """Return the condition's negation."""
     operator = "~" if condition.varying else "not "
     return Value(f"({operator}{condition.code})", condition.varying)
 
 
 def call_name(node: Any) -> str:
-    """The name of a called operator, without the namespace that TVM registers it in."""
+    """Return the name of a called operator, without the namespace that TVM registers it in."""
     name = str(getattr(node.op, "name", node.op))
     return name.partition(".")[2] or name
 
 
 def dtype_of(node: Any) -> str:
-    """The element type of an expression, such as "float32"."""
+    """Return the element type of an expression, such as "float32"."""
     return str(node.ty.dtype).partition("x")[0]

@@ -1,7 +1,7 @@
 """Tensor-core instructions of CUDA's wmma in a trace: fragments of 16 x 16 that a warp holds.
 
 CUDA's warp matrix functions (wmma) are collective: all 32 threads of a warp execute one together,
-and it is not specified which of them holds, loads or stores which element. Here a fragment is one
+and CUDA does not specify which thread holds, loads or stores which element. Here a fragment is one
 matrix per warp, and a memory access is recorded with the mapping that the PTX ISA does specify for
 the instructions that these functions compile to since sm_75:
 
@@ -93,7 +93,7 @@ def multiply(
     addend: tuple[Storage, Any],
     mask: Any,
 ) -> None:
-    """result = left right + addend, for fragments (storage, number)."""
+    """Compute result = left right + addend, for fragments (storage, number)."""
     warps = np.arange(m.width // WARP)
     active = np.broadcast_to(True if mask is None else uniform(m, mask, "predicate"), (m.width, 1))
     active = active[::WARP, 0]
@@ -126,17 +126,18 @@ def uniform(m: Machine, value: Any, what: str) -> Any:
 
 
 def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
-    """A warp's pattern for all threads."""
+    """Return a warp's pattern for all threads."""
     return np.tile(pattern, (m.width // WARP, 1))
 
 
 def _inside(m: Machine, number: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """The indices in the fragment of that number of the elements that the threads access."""
+    """Return the indices of the elements that the threads access in the fragment of that
+    `number`."""
     return uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
 
 
 def is_fragment(scope: str) -> bool:
-    """Whether memory of this scope holds fragments."""
+    """Return whether memory of this scope holds fragments."""
     return scope in SCOPES
 
 
@@ -151,7 +152,9 @@ def _emit_move(program: Expressions, name: str, arguments: Any) -> None:
     fragment = _fragment(program, name, arguments[0], arguments[4], arguments[1:4])
     memory, place = pointed_to(program, name, arguments[5])
     if memory.dtype != slot.dtype:
-        raise NotInterpreted(f"trace: {name} between {slot.name} and {memory.name} of other types")
+        raise NotInterpreted(
+            f"trace: {name} between {slot.name} and {memory.name} of different types"
+        )
     first, stride = program.expr(place), program.expr(arguments[6])
     layout = str(arguments[7].value)
     if layout not in ("row_major", "col_major"):
@@ -160,7 +163,7 @@ def _emit_move(program: Expressions, name: str, arguments: Any) -> None:
     operation = load if name == "tvm_load_matrix_sync" else store
     site = program.site(memory, operation is store, [place])
     if site >= 0:
-        program.estimate += program.times * (EDGE**2 // WARP - 1)  # per thread; one is counted
+        program.estimate += program.times * (EDGE**2 // WARP - 1)  # per thread; `site` counted one
     program.emit(
         f"{_callee(program, operation)}(m, {program.constant('steps', steps)},"
         f" {layout == 'col_major'}, ({fragment}), ({memory.storage}, {site}, {first.code},"
@@ -190,30 +193,32 @@ def _callee(program: Expressions, function: Any) -> str:
 
 
 def pointed_to(program: Expressions, name: str, pointer: Any) -> tuple[Slot, Any]:
-    """The buffer that a pointer points into, and the element it points to."""
+    """Return the buffer that a pointer points into, and the element it points to."""
     if not hasattr(pointer, "op") or not str(pointer.op.name).endswith("tvm_access_ptr"):
-        raise NotInterpreted(f"trace: {name} from or to {pointer}, which is no tvm_access_ptr")
+        raise NotInterpreted(f"trace: {name} from or to {pointer}, which is not a tvm_access_ptr")
     return slot_of_data(program, pointer.args[1]), pointer.args[2]
 
 
 def slot_of_data(program: Expressions, data: Any) -> Slot:
-    """The slot of a buffer's data pointer."""
+    """Return the slot of a buffer's data pointer."""
     return program.slot_of(data.args[0] if getattr(data, "args", None) else data)
 
 
 def _fragment(
     program: Expressions, name: str, data: Any, number: Any, shape: Any = (EDGE,) * 3
 ) -> str:
-    """A fragment as the text "storage, number"."""
+    """Return a fragment as the text "storage, number"."""
     slot = slot_of_data(program, data)
     scope = program.scopes[slot.buffer]
     if not is_fragment(scope):
-        raise NotInterpreted(f"trace: {name} of {slot.name}, which is {scope} memory, no fragment")
+        raise NotInterpreted(
+            f"trace: {name} of {slot.name}, which is {scope} memory, not a fragment"
+        )
     wanted = ("float16",) if scope in OPERANDS else ("float16", "float32")
     if slot.dtype.name not in wanted or any(int(extent) != EDGE for extent in shape):
         extents = " x ".join(str(extent) for extent in shape)
         raise NotInterpreted(
-            f"trace: {name} of {extents} fragments of {slot.dtype} in {scope}; 16 x 16 x 16 of"
+            f"trace: {name} of {extents} fragments of {slot.dtype} in {scope}; only 16 x 16 x 16 of"
             f" {' or '.join(wanted)} is interpreted"
         )
     return f"{slot.storage}, {program.expr(number).code}"

@@ -67,13 +67,13 @@ class SiteReport:
 
 
 def instructions(trace: Trace) -> np.ndarray:
-    """The number of the warp instruction that each access belongs to, in the trace's order.
+    """Return the number of the warp instruction that each access belongs to, in the trace's order.
 
     The lanes of a vectorised loop are one instruction if each thread's elements are contiguous and
     span at most 16 bytes; otherwise each lane is an instruction of its own.
     """
     if trace.device != "gpu":
-        raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, it has no warps")
+        raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, so it has no warps")
     lane = np.where(_side_by_side(trace), 0, trace.lane)
     keys = np.stack([trace.time, trace.worker, trace.warp, lane])
     order = np.lexsort(keys[::-1])
@@ -86,7 +86,8 @@ def instructions(trace: Trace) -> np.ndarray:
 
 
 def _side_by_side(trace: Trace) -> np.ndarray:
-    """Whether an access is in a step whose lanes form vectors that one instruction can access."""
+    """Return whether an access is in a step whose lanes form vectors that one instruction can
+    access."""
     if not len(trace) or not trace.lane.any():
         return np.ones(len(trace), bool)
     # The trace is in order of time, worker, thread and lane.
@@ -107,7 +108,8 @@ def _side_by_side(trace: Trace) -> np.ndarray:
 
 
 def site_reports(trace: Trace) -> list[SiteReport]:
-    """A report on each load and store of global and shared memory, in the order of the text."""
+    """Return a report on each load and store of global and shared memory, in the order of the
+    text."""
     number = instructions(trace)
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     reports = []
@@ -148,9 +150,9 @@ def _sectors(group: np.ndarray, address: np.ndarray, size: int) -> dict[str, int
 
 
 def joined_degree(trace: Trace, report: SiteReport, width: int) -> int:
-    """The most turns that any part of a warp takes for an access of shared memory of which each
-    thread accesses the whole `width` bytes around its own, as where a compiler has joined loads;
-    `report.degree` if it accesses as many anyway."""
+    """Return the most turns that any part of a warp takes for an access of shared memory if each
+    thread accesses all `width` bytes around its own element, as it does once a compiler has joined
+    loads. If the access is that wide already, this is `report.degree`."""
     mine = np.flatnonzero(trace.site == report.site)
     address, size = trace.address[mine], int(trace.itemsize[mine[0]])
     if size >= width:
@@ -176,14 +178,14 @@ def _banks(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray
 
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct pairs of two arrays of non-negative numbers, in order."""
+    """Return the distinct pairs of two arrays of non-negative numbers, in order."""
     width = int(second.max()) + 1 if len(second) else 1
     return np.divmod(np.unique(first * width + second), width)
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """The part of its warp that an access is served with: halves at 8 bytes per thread, quarters at
-    16."""
+    """Return the part of its warp with which each access is served: halves at 8 bytes per thread,
+    quarters at 16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
     bytes_each = (members * size / np.maximum(threads, 1))[group]
@@ -192,8 +194,8 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Loads of memory that nothing was stored to, mostly idle warps, uncoalesced accesses and bank
-    conflicts of a kernel, one line each."""
+    """Return a line for each fault of a kernel: loads of memory that nothing was stored to, mostly
+    idle warps, uncoalesced accesses and bank conflicts."""
     lines = [
         f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"
         for name, count in trace.unset.items()

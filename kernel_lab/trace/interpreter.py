@@ -23,7 +23,7 @@ from kernel_lab.trace.statements import Program
 
 LIMIT = 1_000_000
 ROOM = 4  # a run is given up at this multiple of the limit
-ALIGNMENT = 256  # of buffers in the trace's address space, in bytes
+ALIGNMENT = 256  # bytes; of buffers in the trace's address space
 
 
 def trace(
@@ -38,10 +38,10 @@ def trace(
     """Run a scheduled kernel and return its accesses in execution order.
 
     `func_or_module` is a PrimFunc, or a module holding one; it may have blocks (as a schedule
-    leaves it) or be lowered already. `inputs` are arrays for its first arguments, or for those it
-    names; the others start as NaN (integers as 0). `cores` is the number of workers that parallel
-    CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are executed but not
-    recorded. With `follow` the trace has the values of the loops' variables.
+    leaves it) or be lowered already. `inputs` are arrays for its first arguments, or a mapping from
+    names to arrays; other arguments start as NaN (integers as 0). `cores` is the number of workers
+    that parallel CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are
+    executed but not recorded. With `follow` the trace has the values of the loops' variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
     unsupported code (tensor-core instructions other than those of fragments.py and mma.py, calls of
@@ -53,7 +53,7 @@ def trace(
     name, function = lowered(func_or_module)
     program = Program(tuple(ignore), follow)
     run = program.build(function)
-    # The estimate counts accesses that predicates may skip, so it decides only if it is far off.
+    # The estimate counts accesses that predicates may skip: only one far above the limit decides.
     if program.estimate > ROOM * limit:
         raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
     arguments = _arguments(program, inputs)
@@ -76,7 +76,8 @@ def _too_many(name: str, count: str, limit: int) -> str:
 
 
 def lowered(func_or_module: Any) -> tuple[str, Any]:
-    """Name and lowered form of the one PrimFunc. Raises LabUsageError unless there is just one."""
+    """Return name and lowered form of the only PrimFunc. Raises LabUsageError unless there is
+    exactly one."""
     from needle_tvm._tvm import names as tvm_names
     from needle_tvm.tir import functions as tir_functions
 
@@ -88,9 +89,9 @@ def lowered(func_or_module: Any) -> tuple[str, Any]:
     except tvm_names.INTERNAL_ERROR as error:
         # The rest of its text is a trace of C++ calls.
         reason = str(error).strip().splitlines()[-1]
-        raise NotLowered(f"trace: TVM does not lower the schedule: {reason}") from error
+        raise NotLowered(f"trace: TVM cannot lower the schedule: {reason}") from error
     if len(functions) != 1:
-        raise LabUsageError(f"trace: a module of one PrimFunc is needed, not of {list(functions)}")
+        raise LabUsageError(f"trace: the module must have one PrimFunc; it has {list(functions)}")
     return next(iter(functions.items()))
 
 
@@ -103,7 +104,7 @@ def _arguments(program: Program, inputs: Sequence[Any] | Mapping[str, Any]) -> l
         inputs = dict(zip(names, inputs, strict=False))
     for name in inputs:
         if name not in names:
-            raise LabUsageError(f"trace: no argument {name!r}; there are {names}")
+            raise LabUsageError(f"trace: no argument {name!r}; the arguments are {names}")
     storages = []
     for slot, (name, _, dtype, _) in zip(program.slots.values(), parameters, strict=False):
         size = slot.size
@@ -196,7 +197,8 @@ def _assemble(
 def _loop_values(
     program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, threads: np.ndarray
 ) -> list[LoopValues]:
-    """The values of each loop's variable at each access; none if the loops were not followed."""
+    """Return the values of each loop's variable at each access; none if the loops were not
+    followed."""
     starts: list[list[int]] = [[] for _ in program.nests]
     turns: list[list[tuple[int, ...]]] = [[] for _ in program.nests]
     for step, number, variables in machine.turns:
@@ -209,7 +211,7 @@ def _loop_values(
         if number in program.parallel_nests:
             columns = threads[inside][:, None]
         else:
-            # The turn that began last: not after the access.
+            # The last turn that began at or before the access.
             place = np.searchsorted(np.array(starts[number]), steps[inside], side="right") - 1
             columns = np.array(turns[number], np.int32).reshape(-1, len(nest))[place]
         for (name, extent), column in zip(nest, columns.T, strict=True):
@@ -221,7 +223,7 @@ def _loop_values(
 
 
 def _placed(program: Program) -> tuple[BufferInfo, ...]:
-    """The buffers with their addresses."""
+    """Return the buffers with their addresses."""
     ends: dict[str, int] = {}
     placed = []
     for number, (name, scope, dtype, shape) in enumerate(program.buffers):

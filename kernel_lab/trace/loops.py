@@ -10,7 +10,7 @@ SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD_BINDING = range(5)  # tirx.ForKin
 
 
 def is_plain(node: Any) -> bool:
-    """Whether a statement is a serial or unrolled loop with constant bounds."""
+    """Return whether a statement is a serial or unrolled loop with constant bounds."""
     return (
         type(node).__name__ == "For"
         and int(node.kind) in (SERIAL, UNROLLED)
@@ -20,7 +20,7 @@ def is_plain(node: Any) -> bool:
 
 
 def constant_extent(node: Any) -> int:
-    """A loop's extent. Raises NotInterpreted if it is not a constant."""
+    """Return a loop's extent. Raises NotInterpreted if it is not a constant."""
     if not hasattr(node.extent, "value"):
         raise NotInterpreted(
             f"trace: loop {node.loop_var.name} is parallel or vectorised over {node.extent}, which"
@@ -30,7 +30,7 @@ def constant_extent(node: Any) -> int:
 
 
 def thread_extents(node: Any) -> dict[str, int]:
-    """The extent, by tag, of each thread axis that a kernel binds anywhere."""
+    """Return the extent, by tag, of each thread axis that a kernel binds anywhere."""
     found: dict[str, int] = {}
     pending = [node]
     while pending:

@@ -20,7 +20,7 @@ from kernel_lab.trace.events import WARP
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
+    """Return NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -40,13 +40,14 @@ class Storage:
 
 
 def filled(size: int, dtype: np.dtype) -> np.ndarray:
-    """Unwritten memory: NaN if the dtype has it, so that reading it shows."""
+    """Return unwritten memory: NaN if the dtype has it, so that reading it shows."""
     return np.full(size, np.nan if dtype.kind in "fc" else 0, dtype)
 
 
 class Machine:
     """Runs the generated program. `log` holds an entry per step: an integer (element * sites +
-    site) for a single access, a tuple (site, elements, active) for those of many threads or lanes.
+    site) for a single access, a tuple (site, elements, active) for the accesses of many threads or
+    lanes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -63,7 +64,8 @@ class Machine:
         self._start = 0
 
     def allocate(self, name: str, size: int, dtype: np.dtype, share: str) -> Storage:
-        """Memory for a buffer, with a copy for each block or thread that has its own."""
+        """Return memory for a buffer, with a copy for each block, warp or thread that has its
+        own."""
         if share == "warp" and self.block_size % WARP:
             raise TraceError(
                 f"trace: {name} is held by warps together, and a block of {self.block_size} threads"
@@ -101,14 +103,15 @@ class Machine:
         self.turns.append((len(self.log), nest, values))
 
     def guard(self) -> None:
-        """Stop a run whose length could not be foreseen."""
+        """Stop a run that has grown too long; not every length can be foreseen."""
         if len(self.log) + self.count > self.limit:
             raise TraceTooLarge(
                 f"trace: given up at {self.limit:,} accesses; trace the kernel at a smaller size"
             )
 
     def load(self, buffer: Storage, site: int, index: Any, mask: Any) -> np.ndarray:
-        """The elements that all active threads and lanes read; 0-th elements where inactive."""
+        """Return the elements that all active threads and lanes read; inactive ones get element
+        0."""
         index = np.asarray(index)
         lanes = index.shape[1] if index.ndim == 2 else 1
         index = np.broadcast_to(index, (self.width, lanes))
@@ -154,7 +157,8 @@ class Machine:
         extents: list[int],
         combine: Callable[[Any, Any], Any],
     ) -> np.ndarray:
-        """Combine the values of threads that differ along some axes only; each gets the result.
+        """Combine the values of threads that differ only along some axes; each thread gets the
+        result.
 
         `strides` are the axes' strides in the threads' numbers. Values are combined in the order of
         the numbers; the compiled kernel has an order of its own, so results may differ in the last
@@ -191,29 +195,29 @@ class Machine:
 
 
 def round_half_away(value: Any) -> Any:
-    """C's round: halves go away from zero, where NumPy's go to the even neighbour."""
+    """Return C's round: halves go away from zero; NumPy's round takes the even neighbour."""
     return np.copysign(np.floor(np.abs(value) + 0.5), value)
 
 
 def erf(value: Any) -> Any:
-    """The error function, computed in float64 and rounded to the argument's dtype."""
+    """Return the error function, computed in float64 and rounded to the argument's dtype."""
     values = np.asarray(value)
     result = np.array([math.erf(v) for v in values.ravel().tolist()])
     return result.reshape(values.shape).astype(values.dtype)[()]
 
 
 def trunc_div(a: Any, b: Any) -> Any:
-    """Integer division that rounds towards zero."""
+    """Divide integers, rounding towards zero."""
     return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
 
 def trunc_mod(a: Any, b: Any) -> Any:
-    """The remainder with the sign of the dividend."""
+    """Return the remainder with the sign of the dividend."""
     return a - b * trunc_div(a, b)
 
 
 def wrapped(value: Any, dtype: np.dtype) -> int:
-    """A Python integer as a machine integer of that dtype holds it."""
+    """Return a Python integer as a machine integer of that dtype holds it."""
     return (
         int(
             np.asarray(int(value) & (2 ** (8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(

@@ -1,10 +1,10 @@
 """PTX's tensor-core instructions in a trace: ldmatrix.x4 and mma.m16n8k16, for halves.
 
-All 32 threads of a warp execute one together, and the PTX ISA ("Matrix fragments for mma.m16n8k16
-with floating point type", "ldmatrix") says which of them has which element. Their fragments are
-memory of scope "warp": an array of which each thread holds its part in registers, so its accesses
-are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one access of 8
-halves by that thread.
+All 32 threads of a warp execute an instruction together, and the PTX ISA ("Matrix fragments for
+mma.m16n8k16 with floating point type", "ldmatrix") says which thread has which element. Fragments
+are memory of scope "warp": an array that the threads hold in registers, each its part, so accesses
+to it are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
+access of 8 halves by that thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def multiply(
     sums: tuple[Storage, Any],
     mask: Any,
 ) -> None:
-    """sums += left right; each is the storage and the first of the thread's own elements."""
+    """Compute sums += left right; each is a storage and the first of the thread's own elements."""
     if mask is not None:
         uniform(m, mask, "predicate")
     a = _gathered(m, left, _LEFT, (16, 16), mask)
@@ -85,7 +85,7 @@ def _gathered(
     shape: tuple[int, int],
     mask: Any,
 ) -> np.ndarray:
-    """The float32 matrix of each warp, assembled from its threads' elements."""
+    """Return the float32 matrix of each warp, assembled from its threads' elements."""
     rows, columns = places
     count = rows.shape[1]
     values = m.load(fragment[0], -1, fragment[1] + _ELEMENT[:count], mask)
@@ -96,7 +96,9 @@ def _gathered(
 
 def _emit_fill(program: Expressions, name: str, arguments: Any) -> None:
     if int(arguments[0]) != EACH:
-        raise NotInterpreted(f"trace: {name} of {arguments[0]} elements; {EACH} is interpreted")
+        raise NotInterpreted(
+            f"trace: {name} of {arguments[0]} elements; only {EACH} are interpreted"
+        )
     slot = _fragment(program, name, arguments[1], "float32")
     first = program.expr(arguments[2])
     callee = program.constant("fill", fill)
@@ -106,13 +108,13 @@ def _emit_fill(program: Expressions, name: str, arguments: Any) -> None:
 def _emit_load(program: Expressions, name: str, arguments: Any) -> None:
     transposed, count, kind, data, own, pointer, offset = arguments
     if int(count) != 4 or str(kind.value) != ".b16":
-        raise NotInterpreted(f"trace: {name} x{count} {kind}; x4 .b16 is interpreted")
+        raise NotInterpreted(f"trace: {name} x{count} {kind}; only x4 .b16 is interpreted")
     slot = _fragment(program, name, data, "float16")
     memory, first = pointed_to(program, name, pointer)
     base, beyond, own_first = program.expr(first), program.expr(offset), program.expr(own)
     site = program.site(memory, False, [first + offset])
     if site >= 0:
-        program.estimate += program.times * (EACH - 1)  # one is counted
+        program.estimate += program.times * (EACH - 1)  # `site` counted one
     callee = program.constant("load", load)
     program.emit(
         f"{callee}(m, {bool(transposed)}, ({slot.storage}, {own_first.code}),"
@@ -124,7 +126,8 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
     form = tuple(str(argument.value) for argument in arguments[:6])
     if form != ("m16n8k16", "row", "col", "fp16", "fp16", "fp32"):
         raise NotInterpreted(
-            f"trace: {name} {' '.join(form)}; m16n8k16 row col fp16 fp16 fp32 is interpreted"
+            f"trace: {name} {' '.join(form)}; only m16n8k16 row col fp16 fp16 fp32 is"
+            " interpreted"
         )
     parts = []
     for place, dtype in ((6, "float16"), (8, "float16"), (10, "float32")):
@@ -135,13 +138,13 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
 
 
 def _fragment(program: Expressions, name: str, data: Any, dtype: str) -> Slot:
-    """The slot of a fragment in the threads' registers."""
+    """Return the slot of a fragment in the threads' registers."""
     slot = slot_of_data(program, data)
     scope = program.scopes[slot.buffer]
     if scope != SCOPE or slot.dtype.name != dtype:
         raise NotInterpreted(
-            f"trace: {name} of {slot.name}, which is {slot.dtype} in {scope!r} memory; {dtype} in"
-            f" {SCOPE!r} memory is interpreted"
+            f"trace: {name} of {slot.name}, which is {slot.dtype} in {scope!r} memory; only {dtype}"
+            f" in {SCOPE!r} memory is interpreted"
         )
     return slot
 

@@ -1,7 +1,7 @@
 """TIR statements as a Python program that runs on a `Machine`.
 
-The program is text because a million accesses are then a few seconds' work: loops become Python
-loops, and everything inside a kernel or a parallel loop runs for all its threads at once.
+The program is text, so that a million accesses take a few seconds: loops become Python loops, and
+everything inside a kernel or a parallel loop runs for all its threads at once.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Program(Expressions):
         self.follow = follow  # whether the values of loop variables are recorded
         self.buffers: list[tuple[str, str, str, tuple[int, ...]]] = []  # name, scope, dtype, shape
         self.arguments: list[int] = []  # numbers of the buffers that are the function's arguments
-        self.owned: set[int] = set()  # numbers of the buffers of which each worker has a copy
+        self.owned: set[int] = set()  # numbers of the buffers that each worker has a copy of
         self.bounded = True  # whether `estimate` covers every loop
         self._prologue = 0  # the place of lines that must run once for the region
         self._region: str | None = None
         self._lanes = False
         self._threads: dict[str, Value] = {}
-        self._strides: dict[str, int] = {}  # of an axis in a thread's number
+        self._strides: dict[str, int] = {}  # stride of an axis in a thread's number
         self._extents: dict[str, int] = {}
 
     def build(self, function: Any) -> Callable[[Machine, list[Storage]], None]:
@@ -121,7 +121,10 @@ class Program(Expressions):
         slot = self.slot_of(source)
         dtype = str(node.buffer.dtype)
         if numpy_dtype(dtype) != slot.dtype or int(node.buffer.elem_offset.value):
-            raise NotInterpreted(f"trace: {node.buffer.name} is {slot.name} seen as another type")
+            raise NotInterpreted(
+                f"trace: {node.buffer.name} views {slot.name} as another type, which is not"
+                " interpreted"
+            )
         self.slots[node.buffer] = slot
 
     def _AllocBuffer(self, node: Any) -> None:
@@ -130,8 +133,8 @@ class Program(Expressions):
             raise NotInterpreted(f"trace: {buffer.name} is allocated inside a vectorised loop")
         if scope not in ("", "global", "local", "shared", "shared.dyn", *WARP_SCOPES):
             raise NotInterpreted(
-                f"trace: {buffer.name} has scope {scope!r}; of the memory of warps and tensor"
-                f" cores only {', '.join(WARP_SCOPES)} is interpreted"
+                f"trace: {buffer.name} has scope {scope!r}; for warps and tensor cores"
+                f" only {', '.join(WARP_SCOPES)} are interpreted"
             )
         if buffer in self.slots:
             return
@@ -147,7 +150,7 @@ class Program(Expressions):
             self.owned.add(slot.buffer)
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
-        # Once for the region: an allocation in a loop need not start afresh each time.
+        # Once per region: an allocation in a loop need not start afresh each time.
         self.lines.insert(self._prologue, (1 if self._region is None else self._region_depth, line))
 
     def _AttrStmt(self, node: Any) -> None:
@@ -162,9 +165,11 @@ class Program(Expressions):
             raise NotInterpreted(f"trace: attribute {key} is not interpreted")
 
     def _thread_allreduce(self, reducer: Any, arguments: Any) -> None:
-        """Reduce one value of each thread to one of all threads along the axes named last."""
+        """Reduce each thread's value over all threads along the axes in the last arguments."""
         if int(arguments[0].value) != 1:
-            raise NotInterpreted("trace: a reduction of several values across threads")
+            raise NotInterpreted(
+                "trace: a reduction of several values across threads is not interpreted"
+            )
         value, condition = self.named(self.expr(arguments[1])), self.expr(arguments[2])
         if condition.code != "True":
             zero = self.expr(reducer.identity_element[0])
@@ -190,7 +195,7 @@ class Program(Expressions):
             self.statement(node.body)
             return
         if self._region is not None:
-            raise NotInterpreted(f"trace: {tag} inside a parallel loop")
+            raise NotInterpreted(f"trace: {tag} inside a parallel loop is not interpreted")
         extents = thread_extents(node)
         blocks = [extents.get(f"blockIdx.{axis}", 1) for axis in AXES]
         threads = [extents.get(f"threadIdx.{axis}", 1) for axis in AXES]
@@ -236,7 +241,9 @@ class Program(Expressions):
         elif kind == PARALLEL and self._region is None and not self._lanes:
             self._parallel(node)
         elif kind == PARALLEL:
-            raise NotInterpreted("trace: TVM has no parallel loop inside another or a GPU kernel")
+            raise NotInterpreted(
+                "trace: TVM has no parallel loop inside another one or a GPU kernel"
+            )
         else:
             self._serial(node)
 
@@ -257,7 +264,7 @@ class Program(Expressions):
         self._leave(extent)
 
     def _open_nest(self, loops: Iterable[Any]) -> None:
-        """Make a nest of these loops; the sites to come are in it until it is popped."""
+        """Open a nest of these loops; new sites belong to it until it is popped."""
         self.nests.append(tuple((loop.loop_var.name, constant_extent(loop)) for loop in loops))
         self.open_nests.append(len(self.nests) - 1)
 
@@ -314,7 +321,8 @@ class Program(Expressions):
         self.times //= count
 
     def _dynamic(self, node: Any) -> None:
-        """A loop with computed bounds; if they differ between threads, it runs as on a GPU."""
+        """Emit a loop with computed bounds; if these differ between threads, it runs as on a
+        GPU."""
         self.bounded = False
         first, extent = self.named(self.expr(node.min)), self.named(self.expr(node.extent))
         count = f"int({extent.code}.max())" if extent.varying else extent.code

@@ -16,9 +16,9 @@ LINE = 64  # bytes of a cache line
 class BufferCounts:
     """Accesses of a buffer, by element and by cache line.
 
-    `elements` and `bytes` count distinct ones, within one copy if each block or thread has a copy
-    of the buffer. `line_accesses` is how often an instruction touched a line, `lines` the number of
-    distinct lines.
+    `elements` and `bytes` count distinct elements; if each block or thread has a copy of the
+    buffer, they count within one copy. `line_accesses` is how often an instruction touched a line,
+    `lines` the number of distinct lines.
     """
 
     name: str
@@ -32,7 +32,7 @@ class BufferCounts:
 
 
 def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
-    """The counts of each accessed buffer, in the order of the kernel's text."""
+    """Return the counts of each accessed buffer, in the order of the kernel's text."""
     buffer, is_store = trace.buffer, trace.is_store
     touched = line_accesses(trace, line)
     rows = []
@@ -70,7 +70,7 @@ class LineAccesses:
 
 
 def line_accesses(trace: Trace, line: int = LINE) -> LineAccesses:
-    """The trace by cache lines of `line` bytes."""
+    """Return the trace by cache lines of `line` bytes."""
     if line < 1 or line & (line - 1):
         raise LabUsageError(f"statistics: a cache line of {line} bytes; it must be a power of two")
     unit = trace.warp if trace.device == "gpu" else trace.thread
@@ -129,8 +129,8 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
 
 
 def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int]]:
-    """The places in `lines` of an LRU cache's misses, and the line that each of them threw out, -1
-    if there was room."""
+    """Return the places in `lines` of an LRU cache's misses, and the line that each miss threw out,
+    -1 if there was room."""
     held: list[dict[int, None]] = [{} for _ in range(sets)]
     places, thrown = [], []
     for place, number in enumerate(lines):
@@ -148,8 +148,8 @@ def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int
 
 @dataclass(frozen=True)
 class CacheMisses:
-    """The misses of a cache in order: the time of each, the line that came in, and the line that
-    it threw out, -1 if there was room."""
+    """The misses of a cache in order: for each its time, the line that came in, and the line that
+    was thrown out, -1 if there was room."""
 
     time: np.ndarray
     line: np.ndarray
@@ -157,32 +157,34 @@ class CacheMisses:
 
 
 def cache_misses(trace: Trace, size: int, line: int = LINE) -> CacheMisses:
-    """The misses that `cache` counts for a fully associative cache.
+    """Return the misses that `cache` counts for a fully associative cache.
 
-    Raises LabUsageError for a trace of several workers, each of which has a cache, and for a size
-    of no whole lines.
+    Raises LabUsageError for a trace of several workers, each of which has its own cache, and for a
+    size that is not whole lines.
     """
     if trace.worker.any():
-        raise LabUsageError(f"statistics: {trace.name} has several workers, each with a cache")
+        raise LabUsageError(
+            f"statistics: {trace.name} has several workers, each with its own cache"
+        )
     if size < line or size % line:
-        raise LabUsageError(f"statistics: {size} bytes are no lines of {line} bytes")
+        raise LabUsageError(f"statistics: {size} bytes are not whole lines of {line} bytes")
     touched = line_accesses(trace.of_scope("global"), line)
     places, thrown = _missed(touched.line.tolist(), 1, size // line)
     return CacheMisses(touched.time[places], touched.line[places], np.array(thrown, np.int64))
 
 
 def stack_distances(sequence: np.ndarray) -> np.ndarray:
-    """For each entry, the number of distinct others since the same value was last seen; -1 at the
-    first occurrence of a value.
+    """Return for each entry the number of distinct other values since its value was last seen; -1
+    at the first occurrence of a value.
 
     A fully associative LRU cache of n lines hits exactly where the distance is below n: Mattson,
     Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
     9(2), 1970. Bennett and Kruskal, "LRU stack processing", IBM J. Res. Dev. 19(4), 1975, count in
     n log n with a tree over the trace, one entry after another. Here the same count is taken for
-    all entries at once: with p(i) the place where entry i's value was last seen, the distinct
-    values in between number i - p(i) - 1, less those of the entries in between whose own value was
-    seen after p(i) as well. Those are the j < i with p(j) > p(i), inversions, which a merge sort
-    counts level by level.
+    all entries at once. Let p(i) be the place where entry i's value was last seen. An entry j
+    between p(i) and i repeats the value of another one between them if p(j) > p(i). So the count is
+    i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions, which a
+    merge sort counts level by level.
     """
     sequence = np.asarray(sequence)
     places = np.arange(len(sequence))
@@ -198,7 +200,7 @@ def stack_distances(sequence: np.ndarray) -> np.ndarray:
 
 
 def _larger_before(values: np.ndarray) -> np.ndarray:
-    """For each entry, the number of larger entries before it. The values are distinct."""
+    """Return for each entry the number of larger entries before it. The values are distinct."""
     count = np.zeros(len(values), np.int64)
     ascending = np.argsort(values)
     level = 0
@@ -216,7 +218,8 @@ def _larger_before(values: np.ndarray) -> np.ndarray:
 
 
 def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
-    """Stack distances in cache lines of all global line accesses, separately for each worker."""
+    """Return the stack distances, in cache lines, of all global line accesses, separately for each
+    worker."""
     touched = line_accesses(trace.of_scope("global"), line)
     parts = [
         stack_distances(touched.line[touched.worker == worker])
@@ -226,7 +229,7 @@ def reuse_distances(trace: Trace, line: int = LINE) -> np.ndarray:
 
 
 def reuse_histogram(distances: np.ndarray) -> tuple[int, np.ndarray]:
-    """The number of first touches, and of distances of 0, 1, 2-3, 4-7, ... lines."""
+    """Return the number of first touches, and of distances of 0, 1, 2-3, 4-7, ... lines."""
     again = distances[distances >= 0]
     bins = np.where(again > 0, np.floor(np.log2(np.maximum(again, 1))).astype(int) + 1, 0)
     return int(len(distances) - len(again)), np.bincount(bins)

@@ -13,7 +13,7 @@ from kernel_lab.workloads.softmax import OPERATIONS, softmax
 
 
 def placeholders(case: Case) -> tuple[Any, Any, Any]:
-    """Queries (H, M, D), keys (H, N, D) and values (H, N, D)."""
+    """Return queries (H, M, D), keys (H, N, D) and values (H, N, D)."""
     from needle_tvm._tvm.names import te
 
     h, d = case["H"], case["D"]
@@ -23,7 +23,7 @@ def placeholders(case: Case) -> tuple[Any, Any, Any]:
 
 
 def define(case: Case) -> list[Any]:
-    """Scores, their softmax in four stages, and the weighted sums of the values."""
+    """Define the scores, their softmax in four stages, and the weighted sums of the values."""
     from needle_tvm._tvm.names import te, tirx
 
     q, k, v = placeholders(case)

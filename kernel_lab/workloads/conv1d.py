@@ -14,17 +14,17 @@ _T4 = "Tesla T4 (Colab), from the document"
 
 
 def first(size: Size) -> int:
-    """The index in the full convolution of the first element that the mode keeps."""
+    """Return the index in the full convolution of the first element that the mode keeps."""
     return (size["N"] - 1) // 2 if size["mode"] == "same" else 0
 
 
 def length(size: Size) -> int:
-    """The number of results: M + N - 1 in full form, M in the same form."""
+    """Return the number of results: M + N - 1 in mode "full", M in mode "same"."""
     return int(size["M"]) if size["mode"] == "same" else int(size["M"] + size["N"] - 1)
 
 
 def define(case: Case) -> list[Any]:
-    """B[n] = sum over k of A[k] W[n - k], k over every index of the full result.
+    """Define B[n] = sum over k of A[k] W[n - k], with k over every index of the full result.
 
     Indices outside of A or W contribute nothing; the definition checks them at every single term.
     """
@@ -32,7 +32,7 @@ def define(case: Case) -> list[Any]:
 
 
 def define_over(case: Case, terms: int) -> list[Any]:
-    """The definition with k from 0 to `terms`."""
+    """Define the convolution with k from 0 up to `terms`, exclusive."""
     from needle_tvm._tvm.names import te, tirx
 
     m, n, offset = case["M"], case["N"], first(case.size)
@@ -51,7 +51,7 @@ def define_over(case: Case, terms: int) -> list[Any]:
 
 
 def padded(case: Case, extent: int) -> tuple[Any, Any, Any]:
-    """Signal, kernel, and the signal between zeros: result i reads padded[i : i + N]."""
+    """Return signal, kernel, and the signal between zeros; result i reads padded[i : i + N]."""
     from needle_tvm._tvm.names import te, tirx
 
     m, n = case["M"], case["N"]
@@ -77,7 +77,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 
 
 def flops(size: Size) -> int:
-    """Two for every pair of elements of signal and kernel that meet in a kept result."""
+    """Count two for every pair of elements of signal and kernel that meet in a kept result."""
     left = first(size)
     right = size["M"] + size["N"] - 1 - length(size) - left
     return int(2 * (size["M"] * size["N"] - left * (left + 1) // 2 - right * (right + 1) // 2))

@@ -14,12 +14,13 @@ _COLAB = "Colab GPU, from the document"
 
 
 def before(size: Size) -> int:
-    """Zeros before the first row and column: the result is as large as the image."""
+    """Return the number of zeros before the first row and column; the result is as large as the
+    image."""
     return int((size["K"] - 1) // 2)
 
 
 def placeholders(case: Case) -> tuple[Any, Any]:
-    """The image (B, C, H, W) and the kernels (C, K, K)."""
+    """Return the image (B, C, H, W) and the kernels (C, K, K)."""
     from needle_tvm._tvm.names import te
 
     k = case["K"]
@@ -28,7 +29,8 @@ def placeholders(case: Case) -> tuple[Any, Any]:
 
 
 def checked(case: Case, image: Any, kernel: Any, name: str) -> Any:
-    """Each channel with its own kernel; bounds are checked where the kernel overhangs the edge."""
+    """Convolve each channel with its own kernel, with bounds checks where the kernel overhangs the
+    edge."""
     from needle_tvm._tvm.names import te, tirx
 
     h, w, k, left = case["H"], case["W"], case["K"], before(case.size)
@@ -44,13 +46,15 @@ def checked(case: Case, image: Any, kernel: Any, name: str) -> Any:
 
 
 def define(case: Case) -> list[Any]:
-    """out[b, c, y, x] = sum over i, j of image[b, c, y + i - K/2, x + j - K/2] kernel[c, i, j]."""
+    """Define out[b, c, y, x] = sum over i, j of image[b, c, y + i - K/2, x + j - K/2] kernel[c, i,
+    j]."""
     image, kernel = placeholders(case)
     return [image, kernel, checked(case, image, kernel, "out")]
 
 
 def define_separable(case: Case) -> list[Any]:
-    """The depthwise convolution, then every output channel as a weighted sum of its channels."""
+    """Define the depthwise convolution, then every output channel as a weighted sum of its
+    channels."""
     from needle_tvm._tvm.names import te
 
     image, kernel = placeholders(case)
@@ -94,7 +98,8 @@ def shapes_separable(size: Size) -> list[tuple[int, ...]]:
 
 
 def _taps(extent: int, size: Size) -> int:
-    """The number of pairs of a result and a tap along one axis that meet inside the image."""
+    """Return the number of pairs of a result and a tap along one axis that meet inside the
+    image."""
     left = before(size)
     offsets = range(-left, size["K"] - left)
     return sum(max(0, extent - abs(offset)) for offset in offsets)
@@ -115,7 +120,7 @@ def limits(size: Size) -> str | None:
 
 
 def drawn(size: Size) -> Size:
-    """A few channels of a kernel that fits well into its image."""
+    """Return a size with a few channels, and a kernel that fits well into its image."""
     return {"B": 1, "C": 2, "H": max(8, 2 * size["K"]), "W": max(16, 2 * size["K"]), "K": 3, "O": 4}
 
 
@@ -124,7 +129,7 @@ _SIZE = {"B": 3, "C": 4, "H": 16, "W": 32, "K": 7}
 DEPTHWISE = Workload(
     name="depthwise",
     title="2-D depthwise convolution",
-    summary="each of C channels of H x W with its own K x K kernel, the result as large",
+    summary="each of C channels of H x W with its own K x K kernel; the result has the same size",
     sizes={"cpu": (_SIZE,), "cuda": (_SIZE,)},
     drawn=drawn,
     define=define,
@@ -141,7 +146,7 @@ DEPTHWISE = Workload(
                 "v1, 2-D blocks",
                 0.7687,
                 _T4,
-                "the document says 2.3 times; by its own times it is 4.3",
+                "the document says 2.3 times; its own times give 4.3",
                 rung="blocks_2d",
             ),
             Published("000", "v2, block fusion", 0.0762, _T4, rung="block_fusion"),

@@ -35,7 +35,8 @@ _Q = (
 
 
 def gelu(te: Any, x: Any) -> Any:
-    """x times the normal distribution's mass below x (Hendrycks and Gimpel, arXiv:1606.08415)."""
+    """Return x times the normal distribution's mass below x (Hendrycks and Gimpel,
+    arXiv:1606.08415)."""
     z = te.max(-4.0, te.min(4.0, x * math.sqrt(0.5)))
     square = z * z
     p, q = (_horner(coefficients, square) for coefficients in (_P, _Q))
@@ -51,7 +52,7 @@ def _horner(coefficients: Sequence[float], x: Any) -> Any:
 
 
 def define(case: Case) -> list[Any]:
-    """Three stages: the matmul, the bias added, GELU of that."""
+    """Define three stages: the matmul, the sum with the bias, and its GELU."""
     from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]

@@ -15,7 +15,7 @@ _UNNAMED = "a CPU the document does not name"
 
 
 def define(case: Case) -> list[Any]:
-    """C[i, j] = sum over k of A[i, k] B[k, j]."""
+    """Define C[i, j] = sum over k of A[i, k] B[k, j]."""
     from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]

@@ -14,7 +14,7 @@ _LONGEST = 1 << 16  # terms that every rung can sum: some make products of up to
 
 
 def define(case: Case) -> list[Any]:
-    """C[i, j] = sum over k of A[i, k] B[k, j], each element widened to 32 bits first."""
+    """Define C[i, j] = sum over k of A[i, k] B[k, j], each element widened to 32 bits first."""
     from needle_tvm._tvm.names import te
 
     m, n, k = case["M"], case["N"], case["K"]
@@ -35,7 +35,7 @@ def reference(size: Size, inputs: Sequence[Array]) -> Array:
 
 def limits(size: Size) -> str | None:
     if size["K"] > _LONGEST:
-        return f"the sums of more than {_LONGEST:,} products (K) may not fit into 32 bits"
+        return f"K must be at most {_LONGEST:,}: longer sums may not fit into 32 bits"
     return None
 
 

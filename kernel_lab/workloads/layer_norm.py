@@ -10,11 +10,11 @@ import numpy as np
 from kernel_lab.workload import Array, Case, Size, Workload
 
 EPSILON = 1e-5
-OPERATIONS = 8  # of a value: 1 for the mean, 3 for the variance, 4 for the result
+OPERATIONS = 8  # for each value: 1 for the mean, 3 for the variance, 4 for the result
 
 
 def placeholders(case: Case) -> tuple[Any, Any, Any]:
-    """x (M, N), gamma (N) and beta (N)."""
+    """Return x (M, N), gamma (N) and beta (N)."""
     from needle_tvm._tvm.names import te
 
     n = case["N"]
@@ -23,7 +23,7 @@ def placeholders(case: Case) -> tuple[Any, Any, Any]:
 
 
 def normalised(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-    """The result, given each row's mean and variance."""
+    """Return the result, given each row's mean and variance."""
     from needle_tvm._tvm.names import te, tirx
 
     def value(i: Any, j: Any) -> Any:
@@ -34,7 +34,7 @@ def normalised(x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
 
 
 def define(case: Case) -> list[Any]:
-    """Means, then variances around them, then the result."""
+    """Define the means, then the variances around them, then the result."""
     from needle_tvm._tvm.names import te
 
     x, gamma, beta = placeholders(case)

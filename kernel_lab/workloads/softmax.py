@@ -1,4 +1,4 @@
-"""y = softmax(x) of each row: what attention and every classifier end with."""
+"""y = softmax(x) of each row, as in attention and at the end of every classifier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from kernel_lab.workload import Array, Case, Size, Workload
 
-OPERATIONS = 5  # of a value: compare, subtract, exponential, add, divide
+OPERATIONS = 5  # for each value: compare, subtract, exponential, add, divide
 
 
 def define(case: Case) -> list[Any]:
-    """Four stages over the whole matrix: maxima, exponentials, their sums, quotients."""
+    """Define four stages over the whole matrix: maxima, exponentials, their sums, quotients."""
     from needle_tvm._tvm.names import te, tirx
 
     x = te.placeholder((case["M"], case["N"]), name="x")
@@ -22,7 +22,8 @@ def define(case: Case) -> list[Any]:
 
 
 def stages(case: Case, x: Any, exp: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The exponentials of each row less its maximum, by the function `exp`, and their sums."""
+    """Return the exponentials of each row minus its maximum, by the function `exp`, and their
+    sums."""
     from needle_tvm._tvm.names import te
 
     n = case["N"]
@@ -33,7 +34,7 @@ def stages(case: Case, x: Any, exp: Callable[[Any], Any]) -> tuple[Any, Any]:
 
 
 def softmax(x: Array) -> Array:
-    """NumPy's softmax along the last axis, in float64."""
+    """Return the softmax along the last axis, computed by NumPy in float64."""
     exact = x.astype(np.float64)
     e = np.exp(exact - exact.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))

@@ -11,7 +11,7 @@ from kernel_lab.workload import Array, Case, Size, Workload
 
 
 def define(case: Case) -> list[Any]:
-    """c[i] = a[i] + b[i]."""
+    """Define c[i] = a[i] + b[i]."""
     from needle_tvm._tvm.names import te
 
     a = te.placeholder((case["N"],), name="a")

@@ -50,7 +50,7 @@ def test_occupancy_computed_by_hand(arch, threads, registers, shared, blocks, li
 
 
 def test_an_unknown_gpu_has_no_occupancy():
-    with pytest.raises(LabUsageError, match="no limits are known of sm_52, only of sm_75"):
+    with pytest.raises(LabUsageError, match="no limits are known for sm_52, only for sm_75"):
         occupancy("sm_52", 32, 32, 0)
 
 

@@ -150,7 +150,7 @@ def test_the_page_says_what_the_result_says(written):
     for said in (
         "sum of <two> vectors, CPU",
         "N=4096 · a processor · 2 threads",
-        "best hand rung: vectorise",
+        "best hand-written rung: vectorise",
         "as fast as numpy",
         "refused: N=4096 is too small",
         "PyTorch is not installed",
@@ -315,7 +315,7 @@ def test_a_compiler_that_fails_costs_its_part_of_the_page_only(monkeypatch):
 def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path):
     page = tmp_path / "index.html"
     page.write_text("<p>precious</p>")
-    with pytest.raises(LabUsageError, match="is no report of the lab's"):
+    with pytest.raises(LabUsageError, match="is not a report of the lab"):
         report.check_place(tmp_path)
     assert page.read_text() == "<p>precious</p>"
 

@@ -101,7 +101,7 @@ def test_the_command_prints_it(capsys):
     [
         (["gemm", "--diff", "tiles"], "no rung 'tiles'"),
         (["gemm", "--diff", "tile", "--peers", "--json", "-"], "leave out --peers, --json"),
-        (["gemm", "--diff", "tile", "--arch", "sm_80"], "is that of a GPU"),
+        (["gemm", "--diff", "tile", "--arch", "sm_80"], "is a GPU architecture"),
         (["gemm", "-d", "cuda", "--diff", "tensor_cores", "--size", "M=33"], "M=33 is not a"),
         (["--diff", "tile"], "name a workload"),
     ],

@@ -180,7 +180,7 @@ def test_a_schedule_tvm_refuses_is_one_line(monkeypatch):
     with pytest.raises(NotLowered) as caught:
         trace(kernels.vector_add(4).mod)
     assert str(caught.value) == (
-        "trace: TVM does not lower the schedule: Check failed: Cannot insert syncs inside condition"
+        "trace: TVM cannot lower the schedule: Check failed: Cannot insert syncs inside condition"
     )
 
 
