@@ -180,8 +180,8 @@ class HuberLoss(Loss):
 
 class BCELoss(WeightedLoss):
     """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
-    logarithm below -100 counts as -100; reduction: mean, sum, or none. ValueError for an element of
-    x or y outside [0, 1]."""
+    logarithm below -100 counts as -100; reduction: mean, sum, or none. Raises ValueError for an
+    element of x or y outside [0, 1]."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction, weight)

@@ -269,8 +269,8 @@ class GroupNorm(Module):
     """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
     scale and shift each channel (Wu and He 2018).
 
-    weight and bias have shape (num_channels,); without `affine` the layer has neither. ValueError
-    unless num_groups divides num_channels.
+    weight and bias have shape (num_channels,); without `affine` the layer has neither. Raises
+    ValueError unless num_groups divides num_channels.
     """
 
     _parameter_names = frozenset({"weight", "bias"})

@@ -13,7 +13,7 @@ from .module import Module
 
 class ConstantPad1d(Module):
     """The last axis extended by elements of `value`. `padding` is one width for both sides, or a
-    pair (before, behind); a negative one cuts. ValueError for another number of widths.
+    pair (before, behind); a negative one cuts. Raises ValueError for another number of widths.
 
     >>> nn.ConstantPad1d((1, 2), 7.0)(ndl.zeros(1, 1, 2)).tolist()
     [[[7.0, 0.0, 0.0, 7.0, 7.0]]]
@@ -88,7 +88,7 @@ class ZeroPad3d(ZeroPad1d):
 
 class ReflectionPad1d(ZeroPad1d):
     """The last axis extended by its elements beside the edge, mirrored; `padding` as in
-    ConstantPad1d. ShapeError for a width that is not below the extent."""
+    ConstantPad1d. Raises ShapeError for a width that is not below the extent."""
 
     mode = "reflect"
     value = None
@@ -130,7 +130,7 @@ class ReplicationPad3d(ReplicationPad1d):
 
 class CircularPad1d(ZeroPad1d):
     """The last axis extended by the elements of its other end; `padding` as in ConstantPad1d.
-    ShapeError for a width above the extent."""
+    Raises ShapeError for a width above the extent."""
 
     mode = "circular"
     value = None

@@ -47,8 +47,8 @@ def grid_sample(
     (also for three axes), nearest or bicubic (for two axes, a = -0.75). The value outside of x is
     0, or with `padding_mode` border the nearest element, with reflection the mirrored image.
 
-    Gradients flow to x and to grid. ShapeError, TypeError or ValueError for arguments that do not
-    fit.
+    Gradients flow to x and to grid. Raises ShapeError, TypeError or ValueError for arguments that
+    do not fit.
     """
     op = _op(mode, padding_mode, bool(align_corners))
     if state.trace is None and isinstance(x, Tensor) and isinstance(grid, Tensor):
@@ -218,7 +218,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     planes, rows, columns) give (N, planes, rows, columns, 3).
 
     A point is theta times (column, row, 1), from -1 to 1 with `align_corners` as in `grid_sample`.
-    ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
+    Raises ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
     """
     check_tensors("affine_grid", theta=theta)
     axes = len(size) - 2

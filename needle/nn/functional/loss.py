@@ -231,6 +231,7 @@ def nll_loss(
 ) -> Tensor:
     """Return -x[y] for log-probabilities x (N, C, ...) or (C,) and class numbers y (N, ...) or (),
     which are integers or floats with whole values.
+
     `weight` (C,) multiplies the losses of each class. Rows of class `ignore_index` do not count.
     For a mean, the sum of the losses is divided by the sum of the counted weights. Raises
     ShapeError for shapes that do not fit, IndexError for a class number outside 0..C - 1 (in
