@@ -281,8 +281,8 @@ class DataLoader:
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue the next pass where `state_dict` was called (a finished pass is not repeated).
 
-        ValueError if `values` are not such a state, if the state lies beyond the batches of this
-        loader, or if it has other generators.
+        Raises ValueError if `values` are not such a state, if the state lies beyond the batches of
+        this loader, or if it has other generators.
         """
         try:
             epoch, now = as_int(values["epoch"]), values["pass"]

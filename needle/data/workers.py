@@ -164,7 +164,7 @@ class _Worker:
             self.pipe.send(task)
 
     def receive(self, timeout: float) -> Any:
-        """Return the answer to the oldest task. RuntimeError if the worker has died."""
+        """Return the answer to the oldest task. Raises RuntimeError if the worker has died."""
         ready = connection.wait([self.pipe, self.process.sentinel], timeout or None)
         if not ready:
             raise RuntimeError(
