@@ -208,7 +208,8 @@ def _transformed(
 
 
 def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
-    """Return the axis, counted from the front. ShapeError unless the last axis holds two parts."""
+    """Return the axis, counted from the front. Raises ShapeError unless the last axis holds two
+    parts."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
             f"{name}: shape {a.shape} is not of complex numbers, whose last axis has extent 2: the "
