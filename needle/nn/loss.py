@@ -135,7 +135,7 @@ class NLLLoss(WeightedLoss):
 
 
 class MSELoss(Loss):
-    """(x - y) ** 2 for x and y of one shape; reduction: mean, sum, or none.
+    """(x - y) ** 2 for x and y of the same shape; reduction: mean, sum, or none.
 
     >>> nn.MSELoss()(ndl.Tensor([1.0, 3.0]), ndl.zeros(2)).item()
     5.0
@@ -146,7 +146,7 @@ class MSELoss(Loss):
 
 
 class L1Loss(Loss):
-    """|x - y| for x and y of one shape; reduction: mean, sum, or none."""
+    """|x - y| for x and y of the same shape; reduction: mean, sum, or none."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.l1_loss(x, y, self.reduction)
@@ -179,9 +179,9 @@ class HuberLoss(Loss):
 
 
 class BCELoss(WeightedLoss):
-    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
-    logarithm below -100 counts as -100; reduction: mean, sum, or none. Raises ValueError for an
-    element of x or y outside [0, 1]."""
+    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of the same shape,
+    where a logarithm below -100 counts as -100; reduction: mean, sum, or none. Raises ValueError
+    for an element of x or y outside [0, 1]."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction, weight)
@@ -191,7 +191,7 @@ class BCELoss(WeightedLoss):
 
 
 class BCEWithLogitsLoss(WeightedLoss):
-    """The binary cross entropy of logits x and probabilities y of one shape, without overflow,
+    """The binary cross entropy of logits x and probabilities y of the same shape, without overflow,
     times `weight`; `pos_weight` multiplies the term of y. reduction: mean, sum, or none.
 
     >>> round(nn.BCEWithLogitsLoss()(ndl.zeros(3), ndl.ones(3)).item(), 4)

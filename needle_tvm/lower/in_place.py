@@ -1,7 +1,7 @@
 """Code that writes new values over the inputs that they replace.
 
-The attribute `updates` of `main` holds pairs (result, input), both of one type. The result is the
-input's value after the call: a cache of keys with one more row, or a weight after a step.
+The attribute `updates` of `main` holds pairs (result, input), both of the same type. The result is
+the input's value after the call: a cache of keys with one more row, or a weight after a step.
 
 `share_memory` runs on scheduled kernels. Before: no kernel or view reads the input after the kernel
 that computes the result, and that kernel

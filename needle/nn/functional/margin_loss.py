@@ -19,7 +19,7 @@ from .loss import check_pair, check_reduction, check_weight, reduced
 def hinge_embedding_loss(
     x: Tensor, y: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return x where y is 1, max(0, margin - x) where it is -1, for x and y of one shape
+    """Return x where y is 1, max(0, margin - x) where it is -1, for x and y of the same shape
     (raises ShapeError otherwise); the sum of both for any other y."""
     check_pair("hinge_embedding_loss", x, y)
     apart = ops.clip(finite("hinge_embedding_loss", "margin", margin) - x, 0)
@@ -43,8 +43,8 @@ def margin_ranking_loss(
 
 
 def soft_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return log(1 + exp(-y * x)) for x and y of one shape (raises ShapeError otherwise), without
-    overflow; y is 1 or -1."""
+    """Return log(1 + exp(-y * x)) for x and y of the same shape (raises ShapeError otherwise),
+    without overflow; y is 1 or -1."""
     check_pair("soft_margin_loss", x, y)
     return reduced("soft_margin_loss", -ops.logsigmoid(x * y), reduction)
 
@@ -90,8 +90,8 @@ def multi_margin_loss(
 def multilabel_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Return the sum of max(0, 1 - x[j] + x[i]) / C over all labels j and all classes i that are
     not labels, for x (N, C) or (C,). The labels are the class numbers in y, of x's shape, before
-    the first -1. Raises ShapeError unless x and y have one shape, IndexError for a class number
-    outside -1..C - 1."""
+    the first -1. Raises ShapeError unless x and y have the same shape, IndexError for a class
+    number outside -1..C - 1."""
     check_pair("multilabel_margin_loss", x, y)
     check_integers("multilabel_margin_loss", "y", y)
     if x.ndim not in (1, 2):
@@ -113,7 +113,7 @@ def multilabel_soft_margin_loss(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """Return the mean over the classes, the last axis, of the binary cross entropies of logits x
-    and labels y of one shape (raises ShapeError otherwise), times `weight`."""
+    and labels y of the same shape (raises ShapeError otherwise), times `weight`."""
     check_pair("multilabel_soft_margin_loss", x, y)
     losses = -(y * ops.logsigmoid(x) + (1 - y) * ops.logsigmoid(-x))
     losses = losses if weight is None else losses * weight
@@ -191,7 +191,7 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:
     """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is
     `distance_function` (None: `pairwise_distance`). With `swap`, d(positive, negative) replaces
-    d(anchor, negative) where it is smaller. Raises ShapeError unless all have one shape."""
+    d(anchor, negative) where it is smaller. Raises ShapeError unless all have the same shape."""
     check_pair("triplet_margin_with_distance_loss", anchor, positive)
     check_pair("triplet_margin_with_distance_loss", anchor, negative)
     margin = finite("triplet_margin_with_distance_loss", "margin", margin)

@@ -207,7 +207,8 @@ def _written(found: Product, tile: Tile) -> PrimFunc:
 
 
 class _Writer:
-    """Writes the blocks of a product in tiles of one size, and collects their nests and buffers."""
+    """Writes the blocks of a product in tiles of equal size, and collects their nests and
+    buffers."""
 
     def __init__(self, found: Product, tile: Tile) -> None:
         self._found = found

@@ -91,7 +91,7 @@ def tensor_core(
 ) -> Schedule | None:
     """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    The rule fits products that `product.find` recognises, with operands of one dtype (float16,
+    The rule fits products that `product.find` recognises, with operands of the same dtype (float16,
     bfloat16, or float32 annotated as tf32) that the target's tensor cores support, float32 sums, at
     least 5 rows, and at least 8 columns and terms. Returns None for any other function. `tile` is
     one of `warp_tiles`; the default is the first of them.
