@@ -133,7 +133,7 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return `fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`,
-    complex. The other elements are conjugates of these. Otherwise like `fft`.
+    complex. The other elements are conjugates of these. Otherwise it is like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -150,7 +150,7 @@ def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
     with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements
     count. The imaginary parts of the first of them, and for an even n of the last, count as 0.
-    Otherwise like `ifft`.
+    Otherwise it is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]

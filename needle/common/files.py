@@ -1,4 +1,5 @@
-"""Opening files by a path from elsewhere, without waiting on pipes. Standard library only."""
+"""Opening files by a path from elsewhere, without waiting on pipes. This module uses only the
+standard library."""
 
 from __future__ import annotations
 

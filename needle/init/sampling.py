@@ -1,6 +1,6 @@
 """Tensors of random integers, and random choices.
 
-They are drawn eagerly: TraceError while tracing.
+They are drawn eagerly; drawing them while tracing raises TraceError.
 """
 
 from __future__ import annotations

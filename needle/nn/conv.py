@@ -202,7 +202,7 @@ class Conv2d(_Convolution):
 
 class Conv1d(Conv2d):
     """1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight (k, in_channels /
-    groups, out_channels). Otherwise like Conv2d, with single numbers instead of pairs."""
+    groups, out_channels). Otherwise it is like Conv2d, with single numbers instead of pairs."""
 
     axes = 1
     _torch_axes: ClassVar = {"weight": (2, 1, 0)}
@@ -210,7 +210,7 @@ class Conv1d(Conv2d):
 
 class Conv3d(Conv2d):
     """3-D convolution: (N, in_channels, D, H, W) -> (N, out_channels, planes, rows, columns);
-    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise like Conv2d, with three
+    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise it is like Conv2d, with three
     numbers instead of pairs."""
 
     axes = 3
@@ -224,7 +224,7 @@ class ConvTranspose2d(_Convolution):
     weight (kh, kw, out_channels / groups, in_channels), which has the layout of the weight of the
     convolution that this layer transposes, and bias (out_channels,) are drawn uniformly from
     +-1 / sqrt(kh * kw * out_channels / groups). Raises ValueError unless output_padding is below
-    the stride or below the dilation of its axis. Otherwise like Conv2d.
+    the stride or below the dilation of its axis. Otherwise it is like Conv2d.
 
     >>> nn.ConvTranspose2d(8, 3, kernel_size=4, stride=2, padding=1)(ndl.zeros(1, 8, 16, 16)).shape
     (1, 3, 32, 32)
@@ -267,7 +267,7 @@ class ConvTranspose2d(_Convolution):
 
 class ConvTranspose1d(ConvTranspose2d):
     """The transpose of a 1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight
-    (k, out_channels / groups, in_channels). Otherwise like ConvTranspose2d."""
+    (k, out_channels / groups, in_channels). Otherwise it is like ConvTranspose2d."""
 
     axes = 1
     _torch_axes: ClassVar = {"weight": (2, 1, 0)}
@@ -275,8 +275,8 @@ class ConvTranspose1d(ConvTranspose2d):
 
 class ConvTranspose3d(ConvTranspose2d):
     """The transpose of a 3-D convolution: (N, in_channels, planes, rows, columns) -> (N,
-    out_channels, D, H, W); weight (kd, kh, kw, out_channels / groups, in_channels). Otherwise like
-    ConvTranspose2d, with three numbers instead of pairs."""
+    out_channels, D, H, W); weight (kd, kh, kw, out_channels / groups, in_channels). Otherwise it is
+    like ConvTranspose2d, with three numbers instead of pairs."""
 
     axes = 3
     _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}

@@ -209,14 +209,14 @@ class BatchNorm1d(_PerChannel):
 
 class BatchNorm2d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, H, W) over all other axes, then scale and
-    shift. Otherwise like BatchNorm1d."""
+    shift. Otherwise it is like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class BatchNorm3d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, D, H, W) over all other axes, then scale and
-    shift. Otherwise like BatchNorm1d."""
+    shift. Otherwise it is like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
@@ -252,15 +252,15 @@ class InstanceNorm1d(_PerChannel):
 
 
 class InstanceNorm2d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise like
+    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise it is like
     InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class InstanceNorm3d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise like
-    InstanceNorm1d."""
+    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise it is
+    like InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 

@@ -49,14 +49,14 @@ class ConstantPad1d(Module):
 
 class ConstantPad2d(ConstantPad1d):
     """The last two axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom). Otherwise like ConstantPad1d."""
+    (left, right, top, bottom). Otherwise it is like ConstantPad1d."""
 
     axes = 2
 
 
 class ConstantPad3d(ConstantPad1d):
     """The last three axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom, front, back). Otherwise like ConstantPad1d."""
+    (left, right, top, bottom, front, back). Otherwise it is like ConstantPad1d."""
 
     axes = 3
 
@@ -138,13 +138,13 @@ class CircularPad1d(ZeroPad1d):
 
 class CircularPad2d(CircularPad1d):
     """The last two axes extended by the elements of their other ends; `padding` as in
-    ConstantPad2d. Otherwise like CircularPad1d."""
+    ConstantPad2d. Otherwise it is like CircularPad1d."""
 
     axes = 2
 
 
 class CircularPad3d(CircularPad1d):
     """The last three axes extended by the elements of their other ends; `padding` as in
-    ConstantPad3d. Otherwise like CircularPad1d."""
+    ConstantPad3d. Otherwise it is like CircularPad1d."""
 
     axes = 3

@@ -1,4 +1,4 @@
-"""Nested arguments and results, described in JSON. Standard library only.
+"""Nested arguments and results, described in JSON. This module uses only the standard library.
 
 A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}},
 {"numbered": [[key, ...], ...]} for a dict with whole numbers among its keys, {"fields": {name:

@@ -1,4 +1,5 @@
-"""Turns of threads: work that only one thread does at a time. Standard library only."""
+"""Turns of threads: work that only one thread does at a time. This module uses only the standard
+library."""
 
 from __future__ import annotations
 

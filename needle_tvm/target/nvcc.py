@@ -1,4 +1,5 @@
-"""Compile CUDA source to machine code with the toolkit's nvcc. Imports neither TVM nor needle.
+"""Compile CUDA source to machine code with the toolkit's nvcc. This module imports neither TVM nor
+needle.
 
 `lower` compiles kernels with it, and `tune.library` compiles candidates with it.
 """

@@ -1,4 +1,5 @@
-"""Resolve the target that a model is compiled for. Imports TVM only for TVM's own Target.
+"""Resolve the target that a model is compiled for. This module imports TVM only for TVM's own
+Target.
 
 `compiler.request` resolves the `target` argument of `compile` with it.
 """

@@ -9,7 +9,7 @@ only the thread that calls it and leaves the locks of the other threads held for
 A child works in a process group of its own. It is watched from outside, so neither native code that
 never returns nor a stopped process can exceed its limits. Guard and template both adopt orphaned
 descendants (see `processes.adopt_orphans`), so that a grandchild in its own group is found too.
-Linux only.
+This module works only on Linux.
 """
 
 from __future__ import annotations
