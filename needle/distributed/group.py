@@ -137,7 +137,7 @@ class Group:
 
         Its `state_dict` is that of `loader`: it counts whole batches, so that a run with another
         number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
-        without rows gets the last row, which does not count there.
+        without rows gets the last row, which does not count on that rank.
 
         Within a pass, random numbers that are drawn for the rows (by dropout, `rand`, `randn`,
         `randint` and the like, with the rows along the first axis) are those of the whole batch.

@@ -57,9 +57,9 @@ def compile_torch(
     Each call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
 
     Parameters and buffers that the model's `forward` writes to are its state, which the code shares
-    with the model: each call reads them from the model's tensors and writes them there, in place.
-    So calls of the code and of the model may alternate. After `set_params`, and when exported and
-    loaded, the code has its own state.
+    with the model: each call reads them from the model's tensors and writes them to these tensors,
+    in place. So calls of the code and of the model may alternate. After `set_params`, and when
+    exported and loaded, the code has its own state.
 
     `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: it may be a sequence
     with an entry for each argument, entries may be nested like the arguments, lists may have a dim

@@ -37,7 +37,7 @@ _SETS, _WAYS = 4096, 8
 PARTIAL = "needle.partial"
 
 # Annotation of blocks that already hold their vectors and registers, as `columns` and `windows`
-# write them. Its value is the scalar operations of one block; its loops are there to be shared out.
+# write them. Its value is the scalar operations of one block; its loops are meant to be shared out.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -293,7 +293,8 @@ def write_back(
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
-    """Compute in loop `at` the part of a block needed there: a tile of `axes` axes in registers."""
+    """Compute in loop `at` the part of a block that the loop needs: a tile of `axes` axes in
+    registers."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     *unrolled, vector = sch.get_loops(block)[-axes:]

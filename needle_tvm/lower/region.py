@@ -2,8 +2,8 @@
 
 A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
 step accesses a value that another step wrote in the current phase, or writes a value that another
-step accessed there. Two steps on one thread need no barrier between them. Two parallel loops are
-joined into one if each iteration accesses the same part of the values that they share
+step accessed in that phase. Two steps on one thread need no barrier between them. Two parallel
+loops are joined into one if each iteration accesses the same part of the values that they share
 (`regions.joined`): memory that does not fit into a cache is then read once for both.
 
 A buffer that nothing outside reads becomes a slot of a workspace; there is one workspace per dtype.

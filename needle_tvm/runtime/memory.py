@@ -52,7 +52,7 @@ class HostMemory:
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
         """Return a tvm_ffi tensor over the array's own memory, or a copy if the code cannot read
-        it there; the memory must begin at a multiple of `alignment` bytes."""
+        that memory; the memory must begin at a multiple of `alignment` bytes."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and array.size:
             tensor = bfloat16.to_tensor(self._ffi, array)

@@ -2,7 +2,7 @@
 
 A captured graph keeps its addresses, so inputs are copied into the graph's own buffers, and results
 out of them. NumPy arrays are copied to the GPU and back anyway, so the graph adds no copy for them;
-tensors on the GPU take one more copy there, on the same stream.
+tensors on the GPU take one more copy on the GPU, on the same stream.
 
 A replay belongs to one thread, like the virtual machine it was captured from, and to one set of
 weights, whose addresses it also holds.
@@ -64,7 +64,7 @@ class Replay:
         return arrays
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return new tensors on the GPU for tensors there; the stream computes them later."""
+        """Return new tensors on the GPU for tensors on the GPU; the stream computes them later."""
         stream = self._begin()
         self._launch(tensors, stream)
         found = list(self._new_results())

@@ -351,7 +351,7 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
     """Return a nest that also stores to `other` all that it stores to `buffer`; None if it reads
-    `buffer`, as it does for a sum that is kept there."""
+    `buffer`, as it does for a sum that is kept in `buffer`."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 

@@ -180,7 +180,8 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # Not minimum and maximum: as in PyTorch, NaN becomes 0 and the gradient at a border is 0.
+    # `minimum` and `maximum` would not do: as in PyTorch, NaN becomes 0 and the gradient at a
+    # border is 0.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 
 

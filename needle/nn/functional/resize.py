@@ -174,7 +174,8 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
     n = x.shape[axis]
     if same(n, m):
         return x
-    # In float32, as in PyTorch: rounding decides between two elements that are equally near.
+    # Positions are in float32, as in PyTorch: rounding decides between two elements that are
+    # equally near.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
     if is_symbolic((n, m)):
         ratio = Filter(False, False, False).ratio(n, m, factor, x.device)

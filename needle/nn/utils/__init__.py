@@ -73,7 +73,7 @@ def clip_norm(
     learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
     with no_grad():
         total = _total_norm(owner, [grad for _, grad in learned], norm_type, error_if_nonfinite)
-        # As in PyTorch; the small number avoids a division by a norm of zero.
+        # The small number, as in PyTorch, avoids a division by a norm of zero.
         scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
         if state.trace is not None or not scale.item() >= 1:
             for parameter, grad in learned:

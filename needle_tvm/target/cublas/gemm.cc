@@ -1,7 +1,7 @@
 // Matmuls by cuBLAS, for the libraries of artifacts that use them. TVM's virtual machine finds
-// `needle_cublas_gemm` there without registration. cuBLAS itself is loaded at the first matmul. Its
-// binary interface is declared here, so that compiling artifacts needs no cuBLAS; the interface is
-// the same from version 12 on (docs.nvidia.com/cuda/cublas).
+// `needle_cublas_gemm` in such a library without registration. cuBLAS itself is loaded at the first
+// matmul. Its binary interface is declared here, so that compiling artifacts needs no cuBLAS; the
+// interface is the same from version 12 on (docs.nvidia.com/cuda/cublas).
 #include <dlfcn.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>

@@ -135,7 +135,7 @@ def _machine_lock() -> Iterator[None]:
 
 
 def check_cluster(address: str, target: Mapping[str, Any], wait: float = WAIT_SECONDS) -> None:
-    """Check that a scheduler and fit workers are there; raises the errors of `Cluster`."""
+    """Check that the scheduler answers and has fit workers. Raises the errors of `Cluster`."""
     _connect(address, needs(target), wait).close()
 
 

@@ -74,8 +74,8 @@ class WarpTile:
     by_columns: int
 
 
-# From large to small. A warp's sums take at most 64 registers per thread. Strips and results
-# together stay below the 48 kB of shared memory that every GPU allows without opting in.
+# The tiles, from large to small. A warp's sums take at most 64 registers per thread. Strips and
+# results together stay below the 48 kB of shared memory that every GPU allows without opting in.
 TILES = (
     WarpTile(columns=4, slices=1, by_rows=4, by_columns=2),
     WarpTile(columns=4, slices=1, by_rows=2, by_columns=1),
