@@ -109,7 +109,7 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
     "ortho" by the root of n.
 
     Integers give float64; halves are computed in float32. Raises ShapeError for a tensor whose last
-    axis is not the two parts and for n below 1, ValueError for another norm, and TraceError while
+    axis is not the two parts and for n below 1, ValueError for any other norm, and TraceError while
     tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))

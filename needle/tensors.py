@@ -135,5 +135,5 @@ def iinfo(dtype: Any) -> Any:
 
 def device(name: Any, index: int | None = None) -> Device:
     """Return the device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`.
-    Raises TypeError for another name."""
+    Raises TypeError for any other name."""
     return as_device(name if index is None else f"{name}:{index}")

@@ -125,7 +125,7 @@ class Strided(Elementwise):
         copy: bool | None = None,
     ) -> Any:
         """Return a DLPack capsule over the same memory (or over a copy, if requested). Raises
-        BufferError for another device.
+        BufferError for any other device.
 
         `stream` is the consumer's stream, on which the memory may be used at once. On a CUDA device
         it is None (the legacy default), 1, 2 or a handle, or -1 if the consumer orders its work
@@ -367,12 +367,12 @@ class Strided(Elementwise):
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the maximum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
-        `sum`. Raises ValueError over no elements."""
+        `sum`. Raises ValueError if there are no elements."""
         return self._reduce("max", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the minimum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
-        `sum`. Raises ValueError over no elements."""
+        `sum`. Raises ValueError if there are no elements."""
         return self._reduce("min", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:

@@ -318,7 +318,7 @@ class Softmin(Softmax):
 
 class Softmax2d(Module):
     """Softmax over the channels of x (N, channels, H, W) or (channels, H, W). Raises ShapeError for
-    another number of axes."""
+    any other number of axes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (3, 4):

@@ -68,7 +68,7 @@ class Embedding(Tying):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """Return a layer whose weight has the values of `embeddings` (count, dim). The weight
-        learns unless `freeze`; padding_idx is that of Embedding. Raises ShapeError for another
+        learns unless `freeze`; padding_idx is that of Embedding. Raises ShapeError for any other
         number of axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:

@@ -48,7 +48,7 @@ _GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the gain for weights before this `nonlinearity`, the name of a function in
     nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). Raises ValueError for
-    another name."""
+    any other name."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else finite("calculate_gain", "param", param)
         return math.sqrt(2 / (1 + slope**2))
@@ -110,7 +110,8 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Fill `tensor`, a matrix, with the identity. Raises ValueError for another number of axes."""
+    """Fill `tensor`, a matrix, with the identity. Raises ValueError for any other number of
+    axes."""
     _check("eye_", tensor, floating=False)
     shape = _torch_shape(tensor)
     if len(shape) != 2:
@@ -163,7 +164,7 @@ def kaiming_uniform_(
 ) -> Tensor:
     """Fill `tensor` with numbers uniform on +-gain * sqrt(3 / fan), where `mode` is the fan
     ("fan_in" or "fan_out") and the gain is `calculate_gain` of the `nonlinearity` with the slope
-    `a` (He et al. 2015). Raises ValueError for another mode."""
+    `a` (He et al. 2015). Raises ValueError for any other mode."""
     bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _drawn_uniform(tensor, -bound, bound)
 
@@ -196,7 +197,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     """Fill `tensor`, a matrix, with normal numbers of this `std`, and set a share `sparsity` of
-    each column to 0 (Martens 2010). Raises ValueError for another number of axes."""
+    each column to 0 (Martens 2010). Raises ValueError for any other number of axes."""
     _check("sparse_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) != 2:

@@ -246,7 +246,7 @@ class Module(Converting):
         """Return the parameters and buffers by path, detached; they share memory with the module.
 
         With layout="torch" the names and shapes are those of PyTorch's modules. Raises ValueError
-        for another layout.
+        for any other layout.
 
         >>> model = nn.Sequential(nn.Linear(3, 4))
         >>> {name: value.shape for name, value in model.state_dict().items()}

@@ -13,7 +13,7 @@ from .module import Module
 
 class ConstantPad1d(Module):
     """The last axis extended by elements of `value`. `padding` is one width for both sides, or a
-    pair (before, behind); a negative one cuts. Raises ValueError for another number of widths.
+    pair (before, behind); a negative one cuts. Raises ValueError for any other number of widths.
 
     >>> nn.ConstantPad1d((1, 2), 7.0)(ndl.zeros(1, 1, 2)).tolist()
     [[[7.0, 0.0, 0.0, 7.0, 7.0]]]

@@ -87,13 +87,13 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Apply `dropout`, with its p and training, to whole channels of x (N, channels, L) or
-    (channels, L). Raises ShapeError for another number of axes."""
+    (channels, L). Raises ShapeError for any other number of axes."""
     return _dropped("dropout1d", x, channel_mask("dropout1d", x, 1), p, training)
 
 
 def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Apply `dropout`, with its p and training, to whole channels of x (N, channels, D, H, W) or
-    (channels, D, H, W). Raises ShapeError for another number of axes."""
+    (channels, D, H, W). Raises ShapeError for any other number of axes."""
     return _dropped("dropout3d", x, channel_mask("dropout3d", x, 3), p, training)
 
 

@@ -80,8 +80,8 @@ def conv2d(
     (N, out, rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
 
     stride, padding and dilation are ints or pairs (rows, columns); padding "valid" is 0, and "same"
-    keeps the extents at stride 1 (raises ValueError for another stride). Raises ShapeError if they
-    do not fit.
+    keeps the extents at stride 1 (raises ValueError for any other stride). Raises ShapeError if
+    they do not fit.
 
     >>> F.conv2d(ndl.zeros(1, 3, 8, 8), ndl.zeros(3, 3, 3, 16), padding="same").shape
     (1, 16, 8, 8)
@@ -116,7 +116,7 @@ def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
     """Return the widths (before, behind) of each axis for padding "valid" or "same". Raises
-    ValueError for another word, and for "same" with a stride."""
+    ValueError for any other word, and for "same" with a stride."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
