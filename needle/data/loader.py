@@ -71,7 +71,7 @@ class DataLoader:
     `state_dict` and `load_state_dict` carry the position over to another run, including the order
     of a sampler that draws from needle's generator or from a np.random.Generator in its attribute
     `generator`. From a stream, the loader fetches the items before the position again and drops
-    them.
+    these items.
 
     Raises ValueError or TypeError for arguments that exclude each other and for values out of
     range.

@@ -139,7 +139,7 @@ class Workers:
 
     def are_alive(self) -> bool:
         """Return whether all workers can take tasks from this process. In a forked process they
-        cannot: they belong to its parent."""
+        cannot, because the workers belong to its parent."""
         if not self._close.alive or os.getpid() != self._owner:
             return False
         return all(w.process.exitcode is None for w in self._workers)

@@ -152,8 +152,8 @@ _here = _Here()
 
 @contextlib.contextmanager
 def _live(nodes: list[Node]) -> Iterator[None]:
-    """Let `nodes` require a gradient within the context. Outside it no gradient flows to them, so
-    an outer derivative does not see them."""
+    """Let `nodes` require a gradient within the context. Outside the context no gradient flows to
+    the nodes, so an outer derivative does not see them."""
     for node in nodes:
         node.requires_grad = True
     _here.live.update(nodes)

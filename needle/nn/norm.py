@@ -160,7 +160,7 @@ class BatchNorm1d(_PerChannel):
 
     Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
     the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
-    (ShapeError for a batch of one value per channel). With momentum None the buffers are the
+    (raises ShapeError for a batch of one value per channel). With momentum None the buffers are the
     averages over all batches so far; the buffer num_batches_tracked counts these batches. Eval mode
     uses the buffers.
     weight, bias and the other buffers have shape (dim,). Without `affine` the layer has no weight

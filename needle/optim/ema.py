@@ -78,8 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Context in which the parameters have the values of the averages; its exit restores
-        them."""
+        """Context in which the parameters have the values of the averages; its exit restores the
+        parameters' own values."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:

@@ -113,7 +113,7 @@ class Flat:
 
 def of_result(result: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the tree of a model's `result` and its tensors. Sizes that dims leave open are among
-    the tensors; they are refused later."""
+    the tensors; such sizes are refused later."""
     import torch
 
     tree, value = _taken_apart(result, (torch.Tensor, torch.SymInt), "output")

@@ -72,9 +72,9 @@ def compile_torch(
     code is generated, and the code's results are then compared with the model's, as in `compile`.
 
     Raises InstallError without PyTorch, and the errors of `compile`. Raises UsageError for a dim
-    whose sizes the model distinguishes: it branches or loops on the size, needs it to equal a
-    number or another dim, or treats a size of 1 specially. Raises TranslationError for a model that
-    PyTorch itself cannot run on these inputs or at other sizes of the dims, that cannot be
+    whose sizes the model distinguishes: the model branches or loops on the size, needs it to equal
+    a number or another dim, or treats a size of 1 specially. Raises TranslationError for a model
+    that PyTorch itself cannot run on these inputs or at other sizes of the dims, that cannot be
     exported, has an operator without a converter, draws random numbers (dropout in training mode
     does), writes to its inputs, computes tensors whose shapes depend on values, or takes or returns
     anything but dense tensors of real numbers.

@@ -1,4 +1,4 @@
-"""A program: a loaded artifact that this machine can run; it is called with arrays.
+"""A program: a loaded artifact that this machine can run and that is called with arrays.
 
     from needle_tvm import runtime
     model = runtime.load("out/mlp")

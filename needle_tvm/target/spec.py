@@ -191,7 +191,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
 
 
 def _check_with_llvm(fields: dict[str, Any]) -> None:
-    """Raise TargetError for names unknown to LLVM, before it prints, crashes or exits on them."""
+    """Raise TargetError for names unknown to LLVM, before LLVM prints, crashes or exits on them."""
     from needle_tvm._tvm import names as tvm_names
 
     mcpu, triple = fields["mcpu"], fields.get("mtriple")

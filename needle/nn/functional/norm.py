@@ -135,8 +135,8 @@ def instance_norm(
     et al. 2016).
 
     With running_mean and running_var, the samples' average statistics update them in place, as in
-    `batch_norm`. Without use_input_stats they replace the samples' own statistics (ValueError if
-    they are None). Raises ShapeError if they do not fit.
+    `batch_norm`. Without use_input_stats they replace the samples' own statistics (raises
+    ValueError if running_mean or running_var is None). Raises ShapeError if the vectors do not fit.
     """
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
