@@ -17,7 +17,8 @@ from .module import Module
 
 
 class SoftmaxLoss(Module):
-    """The mean cross entropy of logits (N, C) and class numbers (N,), integers or whole floats."""
+    """The mean cross entropy of logits (N, C) and class numbers (N,), which are integers or floats
+    with whole values."""
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if logits.ndim != 2 or y.shape != logits.shape[:1]:
@@ -58,13 +59,14 @@ class WeightedLoss(Loss):
 
 
 class CrossEntropyLoss(WeightedLoss):
-    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), integers or whole floats,
-    or probabilities of the logits' shape. reduction: mean, sum, or none for a loss of shape (N,
-    ...).
+    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), which are integers or
+    floats with whole values, or probabilities of the logits' shape. reduction: mean, sum, or none
+    for a loss of shape (N, ...).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
     `weight` (C,) multiplies the losses of each class; it may also be the first argument. Rows of
-    class `ignore_index` do not count. A mean is divided by the sum of the counted weights.
+    class `ignore_index` do not count. For a mean, the sum of the losses is divided by the sum of
+    the counted weights.
 
     >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
     1.3863

@@ -147,7 +147,8 @@ def unflatten(tree: Any, values: Sequence[Any]) -> Any:
     return _built(tree, iter(values))
 
 
-# Not a closure: its reference cycle would keep the arrays alive until garbage collection.
+# As a closure, this function would keep the arrays alive, by a reference cycle, until garbage
+# collection.
 def _built(tree: Any, remaining: Iterator[Any]) -> Any:
     if tree == LEAF:
         return next(remaining)

@@ -149,7 +149,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     source = source_of(graph, asked.variant)
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
-    # By a converter's fault, another program may have the same graph; it needs other code.
+    # If a converter is wrong, another program may have the same graph; that program needs other
+    # code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
         source,

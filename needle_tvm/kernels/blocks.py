@@ -26,7 +26,8 @@ PARALLEL_WORK = 1 << 12
 
 TASKS = 16  # per core, so that all cores finish at about the same time
 
-# Widths of a register tile, in vectors. LLVM scalarises tiles of three: an eighth of the speed.
+# Widths of a register tile, in vectors. LLVM scalarises tiles of three, which then have an eighth
+# of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
 # An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.

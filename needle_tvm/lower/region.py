@@ -32,7 +32,7 @@ from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
 
-# In instructions, at about four a nanosecond: the measured costs of waking the pool, of one barrier
+# The measured costs, in instructions at about four a nanosecond, of waking the pool, of one barrier
 # (1 us and 0.5 us on two cores of a Zen 4), and of the barrier at the end of a loop's step, which
 # also waits for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000

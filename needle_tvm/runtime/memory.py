@@ -175,7 +175,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT."""
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    # Not a slice: NumPy does not move the pointer of an empty slice.
+    # A slice would not do: NumPy does not move the pointer of an empty slice.
     copy = np.ndarray(array.shape, array.dtype, memory, start)
     copy[...] = array
     if not copy.size:

@@ -36,9 +36,10 @@ struct IndexRange {
 
 class Buffer {
  public:
-  // New memory of a device. Throws std::bad_alloc on failure.
+  // Allocates new memory of a device. Throws std::bad_alloc on failure.
   Buffer(int64_t bytes, int device);
-  // Foreign memory; `release` runs when the last view is gone and the device's work on it is done.
+  // Wraps foreign memory; `release` runs when the last view is gone and the device's work on it is
+  // done.
   Buffer(void* data, int64_t bytes, std::function<void()> release, int device);
   ~Buffer();
   Buffer(const Buffer&) = delete;

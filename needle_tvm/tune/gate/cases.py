@@ -15,7 +15,7 @@ from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
-# In order of importance, in case there is no room or time for all.
+# The cases are in order of importance, in case there is no room or time for all.
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)

@@ -152,7 +152,7 @@ class _Template:
         self._outgoing = bytearray()
         self._heartbeat = self._next_sample = self._next_tree = 0.0
         self._newest = 0
-        # Not epoll: a child would share its state.
+        # A child would share the state of epoll.
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:

@@ -257,7 +257,8 @@ def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: W
             sch.transform_layout(fragment, ("write", 0), partial(instructions.tiles, name))
         sch.tensorize(within, instructions.load(name))
     if extent(sch, strip) > 1:
-        # In the loop: left to registers, left to shared memory, the same for right, the matmul.
+        # The loop has these steps: left to registers, left to shared memory, the same for right,
+        # the matmul.
         sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
         sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 
