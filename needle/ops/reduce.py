@@ -364,8 +364,8 @@ def mean(
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError if
-    there are no elements. The result has no positions: PyTorch's `max(dim)` is `x.max(dim),
-    x.argmax(dim)`.
+    there are no elements. The result has no positions: PyTorch's `max(dim)` is
+    `x.max(dim), x.argmax(dim)`.
 
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
     [7.0, 5.0]
