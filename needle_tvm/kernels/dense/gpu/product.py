@@ -7,11 +7,11 @@ of batches b, rows m, columns n and terms k:
     product[b, m, n] += left[b, m, k] * right[b, k, n]   result[b, m, n]  the epilogue, stored
 
 An original axis becomes a row axis if only the left operand has it, a column axis if only the right
-operand has it, and a batch axis if both have it. Several axes of a kind are fused, in mixed radix.
-So a convolution is an implicit matmul with a matrix whose rows are windows. This matrix exists only
-tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3).
-Beyond the last row, column or term, an operand counts as zero without a read from memory, and no
-result is stored.
+operand has it, and a batch axis if both have it. Several axes of the same kind are fused, in mixed
+radix. So a convolution is an implicit matmul with a matrix whose rows are windows. This matrix
+exists only tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014,
+section 3). Beyond the last row, column or term, an operand counts as zero without a read from
+memory, and no result is stored.
 """
 
 from __future__ import annotations
