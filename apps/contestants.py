@@ -213,7 +213,7 @@ def executable(
     choices: Mapping[str, Any],
 ) -> Calls:
     """Return a contestant that calls the result of needle_tvm.compile, with the keywords `choices`,
-    on Tensors. The code comes from the cache if it is there."""
+    on Tensors. The code comes from the cache if the cache has it."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)

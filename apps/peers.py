@@ -133,7 +133,7 @@ def contestants(
     file runs in the latter alone. `options` are the options of the model's factory in needle;
     `images` says that an input has four axes; `device` is PyTorch's name of the device, `precision`
     PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one;
-    there `axes` of the only input have these names and no fixed size. Raises needle_tvm's
+    in the file, `axes` of the only input have these names and no fixed size. Raises needle_tvm's
     ChildError if PyTorch cannot write it.
     """
     if model.onnx and device == "cpu":

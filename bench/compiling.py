@@ -16,8 +16,8 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
     `options` of needle_tvm.compile, and export it to `path`.
 
     The answer has the path, the scheduled script, and two numbers of seconds, with TVM's import:
-    `compile` is the whole time; `check` is the part after the code was there, spent comparing it
-    with the model and loading it.
+    `compile` is the whole time; `check` is the part after the code was finished, spent comparing
+    the code with the model and loading it.
     """
     model, _, tensors = apps.contestants.load_needle(**setup["recipe"])
     model.eval()

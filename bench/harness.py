@@ -94,7 +94,8 @@ def run(
 
 
 def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
-    """Return the names with any of the parts; all without parts. UsageError if no name has one."""
+    """Return the names with any of the parts; all without parts. Raises UsageError if no name has
+    one."""
     found = [name for name in names if not parts or any(part in name for part in parts)]
     if not found:
         raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")

@@ -127,7 +127,7 @@ class Lesson:
         """Compile, export, reload and compare the model; save the picture and the figures.
 
         `score` is the model's `metric` on data outside its training data; `baseline` is the metric
-        of `against`. SystemExit if the library's results differ from the eager model's.
+        of `against`. Raises SystemExit if the library's results differ from the eager model's.
         """
         out: Path = self.options.out
         out.mkdir(parents=True, exist_ok=True)

@@ -92,5 +92,5 @@ axes.set_axis_off()
 
 lesson.finish(
     model, [features, source, target, share], figure, metric="accuracy", score=accuracy,
-    baseline=baseline, against="friends of the two",
+    baseline=baseline, against="counting friendships with the two leaders",
 )  # fmt: skip

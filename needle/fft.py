@@ -109,7 +109,7 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
     "ortho" by the root of n.
 
     Integers give float64; halves are computed in float32. Raises ShapeError for a tensor whose last
-    axis is not the two parts and for n below 1, ValueError for another norm, and TraceError while
+    axis is not the two parts and for n below 1, ValueError for any other norm, and TraceError while
     tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))
@@ -133,7 +133,7 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return `fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`,
-    complex. The other elements are conjugates of these. Otherwise like `fft`.
+    complex. The other elements are conjugates of these. Otherwise it is like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -150,7 +150,7 @@ def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
     with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements
     count. The imaginary parts of the first of them, and for an even n of the last, count as 0.
-    Otherwise like `ifft`.
+    Otherwise it is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -208,7 +208,8 @@ def _transformed(
 
 
 def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
-    """Return the axis, counted from the front. ShapeError unless the last axis holds two parts."""
+    """Return the axis, counted from the front. Raises ShapeError unless the last axis holds two
+    parts."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
             f"{name}: shape {a.shape} is not of complex numbers, whose last axis has extent 2: the "

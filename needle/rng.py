@@ -125,8 +125,8 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(saved: Mapping[str, Any]) -> None:
-    """Restore a state from `get_state`. ValueError if `saved` is not such a state, TraceError while
-    tracing."""
+    """Restore a state from `get_state`. Raises ValueError if `saved` is not such a state,
+    TraceError while tracing."""
     global _generator
     _refuse_in_trace("restores the generator of random numbers")
     try:
@@ -167,13 +167,14 @@ def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...],
 
 def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> np.ndarray[Any, Any]:
     """Return float64 values from [low, high), drawn on the host. `axis` is the axis of a batch's
-    rows, if the shape has one (see `whole_batch`). TraceError while tracing."""
+    rows, if the shape has one (see `whole_batch`). Raises TraceError while tracing."""
     drawn, part = whole_batch(shape, axis)
     return _draw("uniform", "uniform", low, high, drawn)[part]
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
-    """Return float64 values, normally distributed, drawn on the host. TraceError while tracing."""
+    """Return float64 values, normally distributed, drawn on the host. Raises TraceError while
+    tracing."""
     drawn, part = whole_batch(shape)
     return _draw("normal", "normal", mean, std, drawn)[part]
 
@@ -193,7 +194,7 @@ def next_blocks(count: int) -> tuple[int, int]:
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:
-    """Return int64 values from low..high - 1. TraceError while tracing."""
+    """Return int64 values from low..high - 1. Raises TraceError while tracing."""
     drawn, part = whole_batch(shape)
     return _draw("integers", "randint", low, high, drawn)[part]
 

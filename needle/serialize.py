@@ -131,8 +131,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _path_first(first: Any, second: Any) -> tuple[Path, Any]:
-    """Return the two arguments of `save`, in either order, as (path, values). TypeError if the
-    order is not clear."""
+    """Return the two arguments of `save`, in either order, as (path, values). Raises TypeError if
+    the order is not clear."""
     storable = [isinstance(each, (Module, Mapping)) for each in (first, second)]
     paths = [isinstance(each, (str, os.PathLike)) for each in (first, second)]
     if all(storable) or all(paths):

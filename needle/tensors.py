@@ -57,8 +57,8 @@ def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) ->
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a Tensor that shares the memory of a NumPy `array`. TypeError for anything else,
-    BufferError for a read-only array."""
+    """Return a Tensor that shares the memory of a NumPy `array`. Raises TypeError for anything
+    else, BufferError for a read-only array."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: array is a {type(array).__name__}, not a NumPy array")
     return from_dlpack(array)
@@ -83,7 +83,8 @@ def isclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Return whether |a - b| <= atol + rtol * |b|, elementwise with broadcasting; equal infinities
-    are close, and with `equal_nan` NaN is close to NaN. ValueError for a negative rtol or atol."""
+    are close, and with `equal_nan` NaN is close to NaN. Raises ValueError for a negative rtol or
+    atol."""
     return _close("isclose", a, b, rtol, atol, equal_nan)
 
 
@@ -134,5 +135,5 @@ def iinfo(dtype: Any) -> Any:
 
 def device(name: Any, index: int | None = None) -> Device:
     """Return the device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`.
-    TypeError for another name."""
+    Raises TypeError for any other name."""
     return as_device(name if index is None else f"{name}:{index}")

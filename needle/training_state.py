@@ -28,8 +28,8 @@ class Checkpoint:
 
     `model`, `optimizer`, `schedule`, `loader`, `rng` and `others` (by name, such as an EMA) are
     objects with `state_dict` and `load_state_dict`, NumPy generators, other objects with
-    `get_state` and `set_state`, or lists of these; TypeError for anything else. A checkpoint always
-    includes the generators of needle, of `np.random` and of Python's `random`.
+    `get_state` and `set_state`, or lists of these. Raises TypeError for anything else. A checkpoint
+    always includes the generators of needle, of `np.random` and of Python's `random`.
 
     A restored DataLoader continues after the last batch that it returned. The train or eval mode of
     a model is not part of its state.

@@ -17,7 +17,7 @@ class NeedleTVMError(Exception):
 
 
 class ScheduleWarning(UserWarning):
-    """A kernel stays unscheduled because TVM refused its schedule: it is correct but slow.
+    """A kernel stays unscheduled because TVM refused its schedule; the kernel is correct but slow.
 
     This is a fault of needle_tvm's and worth a report.
     """

@@ -1,4 +1,5 @@
-"""Numbers as text, and text from elsewhere made safe to print. Standard library only."""
+"""Numbers as text, and text from elsewhere made safe to print. This module uses only the standard
+library."""
 
 from __future__ import annotations
 

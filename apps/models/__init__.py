@@ -1,10 +1,10 @@
 """The registry of models: each name, its factory, its twin in PyTorch, and its batches.
 
-Imports neither needle nor any other framework. A factory is named `package.module:function` or
-`path/file.py:function`. The function returns (model, inputs): the needle Module and its example
-inputs, an array or a tuple of arrays. It may take two keyword arguments: `batch`, the number of
-samples in the inputs, and `state`, the names and arrays of a weights file. A factory that can build
-many sizes reads its sizes from `state`.
+This package imports neither needle nor any other framework. A factory is named
+`package.module:function` or `path/file.py:function`. The function returns (model, inputs): the
+needle Module and its example inputs, an array or a tuple of arrays. It may take two keyword
+arguments: `batch`, the number of samples in the inputs, and `state`, the names and arrays of a
+weights file. A factory that can build many sizes reads its sizes from `state`.
 """
 
 from __future__ import annotations

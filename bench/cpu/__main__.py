@@ -1,10 +1,11 @@
-"""Inference on the CPU: needle eager and compiled beside other frameworks, model by model, each
-called as its users call it.
+"""Measure inference on the CPU, model by model: needle, eager and compiled, beside other
+frameworks. Each framework is called as its users call it.
 
-Besides times it measures each model's kernels against the limits of this machine, and the cost of
-compiling, of a first result and of memory. Options measure something else instead: --ablation, the
-worth of each pass and schedule rule; --tails, the slowest of many calls beside busy neighbours;
---beside, eager and compiled in one process; --sizes, one artifact for every size.
+Besides times, the benchmark measures each model's kernels against the limits of this machine, and
+the cost of compiling, of a first result and of memory. Options measure something else instead:
+--ablation, the worth of each pass and schedule rule; --tails, the slowest of many calls while other
+processes keep the cores busy; --beside, eager and compiled in one process; --sizes, one artifact
+for all sizes.
 """
 
 from __future__ import annotations
@@ -59,28 +60,30 @@ SECTIONS = (
     Section(
         "ablation",
         "each pass and rule left out in turn",
-        "time of the code without / with everything on; = compiles to the same",
+        "time of the code without the part, divided by the time with all parts; = means that the "
+        "module is the same",
         *(_models, ablation.run_case, ablation.table),
         key="cases",
     ),
     Section(
         "tails",
-        "the slowest of many calls beside busy neighbours",
-        "the slowest of many calls beside busy neighbours",
+        "the slowest of many calls while other processes keep the cores busy",
+        "the slowest of many calls while other processes keep the cores busy",
         *(_of_tails, tails.run_case, tails.table),
         how=tails.how,
     ),
     Section(
         "beside",
         "eager and compiled in one process",
-        "eager and compiled in turn in one process, over the time of both alone",
+        "time of eager and compiled calls in turn in one process, divided by the sum of the times "
+        "of each alone",
         *(_models, beside.run_case, beside.table),
         key="cases",
     ),
     Section(
         "sizes",
-        "one artifact for every size beside one for each",
-        "one artifact for every size (1 to 256) beside one for the size at hand",
+        "one artifact for all sizes, compared with a separate artifact for each size",
+        "one artifact for all sizes (1 to 256), compared with one for only the current size",
         *(lambda options: sizes.chosen(options.models), sizes.run_case, sizes.table),
     ),
 )
@@ -96,7 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=tuple(cases.MODELS),
         metavar="NAME",
-        help=f"models, of {models} ({default})",
+        help=f"models to run, from: {models} (default: {default})",
     )
     add("--batches", nargs="+", type=positive, metavar="N", help="batches (each model's own)")
     add("--all", action="store_true", help="all models, at all of their batches")
@@ -115,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
         choices=(*peers.PEERS, "all"),
         default=peers.QUICK,
         metavar="PEER",
-        help=f"peers, of {', '.join(peers.PEERS)}, or all ({quick})",
+        help=f"peers to run, from: {', '.join(peers.PEERS)}, or all (default: {quick})",
     )
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--times", action="store_true", help="measure no kernels and no costs")
@@ -156,10 +159,12 @@ def run(options: argparse.Namespace) -> int:
         found = [("beside the fastest peer of each case", tables.summary(known))] if known else []
         if unseen:
             found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
-        found += [("what calls add to their code, µs", tables.added(report["cases"]))]
+        found += [
+            ("time that a call takes in addition to its code, µs", tables.added(report["cases"]))
+        ]
         if limits is not None:
             line = kernels.limits_line(report["limits"])
-            fresh = "in a fresh process: compile without a search, first result, memory at its most"
+            fresh = "in a fresh process: compile without a search, first result, peak memory"
             found += [(f"the slowest kernels; {line}", kernels.table(known))]
             found += [(fresh, costs.table(known))]
         return found
@@ -174,7 +179,8 @@ def run(options: argparse.Namespace) -> int:
 def run_case(
     case: cases.Case, options: argparse.Namespace, limits: Any | None = None
 ) -> dict[str, Any]:
-    """Run one contest; return JSON values, with `limits` also the model's kernels and costs."""
+    """Run one contest and return JSON values. If `limits` is given, they include the model's
+    kernels and costs."""
     with scratch_folder("needle-bench-") as folder:
         subject = case.subject(folder)
         entries = entries_of(subject, options)
@@ -191,8 +197,9 @@ def run_case(
 
 
 def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:
-    """Return contestants: needle eager, compiled without a search and, if requested, with one, and
-    the peers; all as users call them, and as code where possible."""
+    """Return contestants: needle eager, needle compiled without a search and, if requested, with a
+    search, and the peers. Each is called as users call it; where possible, its code alone is a
+    contestant too."""
     threads = options.threads
     found = [subject.eager(threads), *subject.ways(cases.TUNED, threads)]
     search = {"trials": options.trials, "minutes": options.minutes}

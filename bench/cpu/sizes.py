@@ -1,5 +1,6 @@
-"""One artifact for every size beside one for the current size, and beside ONNX Runtime and OpenVINO
-with dynamic axes. All are called as users call them, ours by needle_tvm.runtime with arrays.
+"""One artifact for all sizes, compared with one for only the current size, and with ONNX Runtime
+and OpenVINO with dynamic axes. All are called as users call them, ours by needle_tvm.runtime with
+arrays.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The slowest calls beside busy neighbours: many calls of a short and of a longer model, ours and
-ONNX Runtime's, beside none to four processes that each keep a core busy."""
+"""The slowest of many calls, of a short and of a longer model, ours and ONNX Runtime's, while none
+to four other processes (the neighbours) each keep a core busy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def measure(
     show: Callable[[int], None],
 ) -> dict[str, list[np.ndarray]]:
     """Return the seconds of `count` calls of each contestant, in an array for each of `rounds`
-    alternating blocks, beside busy neighbours. `show` gets the number of each round."""
+    alternating blocks, while `neighbours` other processes each keep a core busy. `show` gets the
+    number of each round."""
     with ExitStack() as stack:
         children = {
             entry.name: stack.enter_context(contests.start(entry, f"{__name__}:serve", _SECONDS))

@@ -2,7 +2,7 @@
 
 The bundle (`bundle.py`) is an archive in `.gpu/` with the packages that this host lacks: TVM's
 runtime libraries and tvm-ffi for its Python, needle's native modules, and the compiled contestants.
-Needs only the standard library.
+This module needs only the standard library.
 """
 
 from __future__ import annotations

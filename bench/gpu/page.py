@@ -1,4 +1,4 @@
-"""The page and the picture of an archive of `make gpu-bench`. Needs no GPU."""
+"""The page and the picture of an archive of `make gpu-bench`. This module needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurements on a GPU, most important first. Standard library only.
+"""The measurements on a GPU, most important first. This module uses only the standard library.
 
 A contest is compiled into the bundle on a machine without a GPU (`bundle`), and measured on a
 machine without a compiler (`measure`). There are four steps:

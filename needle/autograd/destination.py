@@ -14,8 +14,8 @@ def destination(
     """Return (device, dtype) from arguments like needle.cuda(), "cuda:1", "float16" and np.float16;
     None for a device or dtype that is not given.
 
-    TypeError for a value that is neither a device nor a dtype, and for two devices or two dtypes;
-    ValueError for a number of a CPU other than 0.
+    Raises TypeError for a value that is neither a device nor a dtype, and for two devices or two
+    dtypes. Raises ValueError for a number of a CPU other than 0.
     """
     found: dict[str, Any] = {}
     values = [(None, value) for value in args if value is not None]

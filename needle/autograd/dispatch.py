@@ -80,8 +80,8 @@ def of_value(value: NDArray) -> Tensor:
 
 def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
     """Return the values of `tensors` if a function may compute on the values alone: no gradient is
-    recorded, no trace is made, nothing is cast, and all values are on one device. Otherwise return
-    None."""
+    recorded, no trace is made, nothing is cast, and all values are on the same device. Otherwise
+    return None."""
     if state.trace is not None or state.autocast is not None:
         return None
     values = []

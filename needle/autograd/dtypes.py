@@ -40,8 +40,8 @@ def checked_scalar(name: str, scalar: bool | int | float, dtype: str) -> None:
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
     """Return `value`, which the op stores among elements of `dtype`, converted to that dtype.
 
-    TypeError if value is not a Python number; ValueError if it is outside the integer dtype's
-    range.
+    Raises TypeError if value is not a Python number. Raises ValueError if it is outside the integer
+    dtype's range.
     """
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"{name}: value is a {type(value).__name__}, not a Python number")

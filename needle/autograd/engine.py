@@ -172,9 +172,10 @@ def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
 def pulled_back(
     made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of made(*inputs) for the inputs, None for inputs that require none. It
-    serves as the gradient rule of an op whose result other ops (`made`) can compute too, and is
-    recorded if gradients are."""
+    """Return the gradients of made(*inputs) for the inputs, None for inputs that require none.
+
+    An op uses this as its gradient rule if a function of other ops, `made`, computes the same
+    result. The computation is recorded if gradients are recorded."""
     root = call_recording(True, made, *inputs)
     return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad, is_inner=True)
 
@@ -187,9 +188,9 @@ def vector_jacobian(
     retain_graph: bool,
     is_inner: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Return for each of `ends`, tensors that `roots` depend on, the sum of the gradients of the
-    roots, weighted by `out_grads`; None where no gradient arrives. `is_inner` marks a call within
-    an op's gradient rule."""
+    """Return a gradient for each of `ends`, which are tensors that `roots` depend on: the sum of
+    the roots' gradients weighted by `out_grads`, or None if no gradient arrives. `is_inner` marks a
+    call within an op's gradient rule."""
     pending: dict[Node, Any] = {}
     for root, grad in zip(roots, out_grads, strict=True):
         node = root.node
@@ -339,7 +340,7 @@ def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
 
 def _check_kept(node: Node) -> None:
     """Make sure that the values that the node's gradient reads are there: compute them again if
-    `checkpoint` dropped them. RuntimeError if they were freed or written in place."""
+    `checkpoint` dropped them. Raises RuntimeError if they were freed or written in place."""
     name = node.op.name if node.op else ""
     if type(node.saved) is Recomputed:
         node.saved.restore(node)

@@ -60,8 +60,8 @@ class Hooked:
         method `remove` removes the hook, and so does the end of a `with` block over it. Compiled
         code has the effect that hooks had while tracing.
 
-        RuntimeError if this tensor requires no gradient. The backward pass raises TypeError or
-        ShapeError for a returned gradient that does not fit.
+        Raises RuntimeError if this tensor requires no gradient. The backward pass raises TypeError
+        or ShapeError for a returned gradient that does not fit.
 
         >>> x = ndl.Tensor([1.0, 2.0])
         >>> with x.register_hook(lambda gradient: gradient * 10):
@@ -76,7 +76,7 @@ class Hooked:
 
     def register_post_accumulate_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
         """Call `hook(tensor)` when `backward` has added to the `grad` of this leaf. Returns a Hook,
-        as `register_hook` does. RuntimeError for a tensor that is not a leaf or requires no
+        as `register_hook` does. Raises RuntimeError for a tensor that is not a leaf or requires no
         gradient."""
         owner = "register_post_accumulate_grad_hook"
         attached = self._attached(owner)
@@ -87,8 +87,8 @@ class Hooked:
         return made
 
     def retain_grad(self: Any) -> None:
-        """Keep this tensor's gradient in `grad` after a backward pass, as for leaves. RuntimeError
-        if the tensor requires no gradient."""
+        """Keep this tensor's gradient in `grad` after a backward pass, as for leaves. Raises
+        RuntimeError if the tensor requires no gradient."""
         self._attached("retain_grad").keeps = True
 
     @property

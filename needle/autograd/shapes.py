@@ -62,15 +62,15 @@ def as_axes(name: str, axes: Axes) -> int | tuple[int, ...] | None:
 
 
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
-    """Return `axis` counted from the front. ShapeError if it is out of range."""
+    """Return `axis` counted from the front. Raises ShapeError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim
 
 
 def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
-    """Return `axes` (None: all) counted from the front. ShapeError if an axis is repeated or out of
-    range."""
+    """Return `axes` (None: all) counted from the front. Raises ShapeError if an axis is repeated or
+    out of range."""
     if axes is None:
         return tuple(range(ndim))
     named = axes if isinstance(axes, (tuple, list)) else (axes,)
@@ -118,7 +118,7 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 
 
 def common_device(name: str, *specs: Spec) -> Device | None:
-    """Return the device of all specs. ValueError if they differ."""
+    """Return the device of all specs. Raises ValueError if they differ."""
     device = specs[0].device
     for spec in specs[1:]:
         if spec.device is not device and spec.device is not None:

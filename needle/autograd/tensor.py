@@ -80,8 +80,8 @@ class Value:
         return self._node is None or self._node.op is None
 
     def realize_cached_data(self) -> Any:
-        """Return the NDArray (for a TensorTuple a tuple of NDArrays). TraceError if there is no
-        value."""
+        """Return the NDArray (for a TensorTuple a tuple of NDArrays). Raises TraceError if there is
+        no value."""
         if state.trace is not None:
             state.trace.check_read(self)
         if self._data is None:
@@ -204,7 +204,7 @@ class Tensor(Value, Hooked, TensorMethods):
 
     def __format__(self, spec: str) -> str:
         """Return the element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}". For any
-        other tensor, return its `repr`; TypeError for a `spec`."""
+        other tensor, return its `repr`. Raises TypeError for a `spec`."""
         if not self.shape and (spec or (self._data is not None and state.trace is None)):
             return format(self.item(), spec)
         if spec:
@@ -221,7 +221,8 @@ class Tensor(Value, Hooked, TensorMethods):
         return self.realize_cached_data().numpy()
 
     def item(self) -> bool | int | float:
-        """Return the only element as a Python scalar. ValueError unless there is exactly one."""
+        """Return the only element as a Python scalar. Raises ValueError unless there is exactly
+        one."""
         return self.realize_cached_data().item()
 
     def __bool__(self) -> bool:
@@ -325,8 +326,8 @@ class Tensor(Value, Hooked, TensorMethods):
         dtype of the tensor y. Returns self if nothing changes. `non_blocking` is accepted and has
         no effect.
 
-        A change of the dtype is an op in the graph; a change of the device makes a leaf. TypeError
-        for a value that is neither a device nor a dtype.
+        A change of the dtype is an op in the graph; a change of the device makes a leaf. Raises
+        TypeError for a value that is neither a device nor a dtype.
         """
         if len(to) == 1 and isinstance(to[0], Tensor):
             to = (to[0].device, to[0].dtype)

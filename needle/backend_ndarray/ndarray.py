@@ -310,7 +310,7 @@ class NDArray(Strided):
         return array, (self.numpy(), self.dtype, self.device)
 
     def to(self, device: DeviceLike) -> NDArray:
-        """Return the array itself if it is already on `device`, else a copy there."""
+        """Return the array itself if it is already on `device`, else a copy on `device`."""
         device = as_device(device)
         if device is self.device:
             return self

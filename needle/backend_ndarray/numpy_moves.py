@@ -155,8 +155,8 @@ def kron(a: View, b: View) -> View:
 
 
 def softmax(x: View, axis: int, log: bool) -> View:
-    """Return exp(x) / sum(exp(x)) along an axis, or its logarithm. Integers are computed in
-    float64."""
+    """Return exp(x) / sum(exp(x)) along an axis, or its logarithm. For integers, the computation is
+    in float64."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"softmax: axis {axis} is out of range for shape {x.shape}")
     axis = int(axis)  # NumPy takes no bool

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
-    """Call the function `name` of this module on NDArrays of one dtype (`arrays`) with these
+    """Call the function `name` of this module on NDArrays of the same dtype (`arrays`) with these
     `attributes`. Return an NDArray or two."""
     device, dtype = arrays[0].device, arrays[0].view.dtype
     if dtype in SMALL_INTEGER:  # int32 gives the same order and the same low bits

@@ -37,7 +37,7 @@ def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class Strided(Elementwise):
-    """The methods of an array whose results stay on its device (see NDArray)."""
+    """The methods of an array that return results on the array's device (see NDArray)."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
@@ -125,7 +125,7 @@ class Strided(Elementwise):
         copy: bool | None = None,
     ) -> Any:
         """Return a DLPack capsule over the same memory (or over a copy, if requested). Raises
-        BufferError for another device.
+        BufferError for any other device.
 
         `stream` is the consumer's stream, on which the memory may be used at once. On a CUDA device
         it is None (the legacy default), 1, 2 or a handle, or -1 if the consumer orders its work
@@ -242,7 +242,8 @@ class Strided(Elementwise):
 
     def pad(self, padding: Any, value: float = 0) -> Self:
         """Return a copy padded with `value`. `padding` has (low, high), the numbers of elements
-        before and after, for each axis. Raises ValueError for another `padding`."""
+        before and after, for each axis. Raises ValueError if `padding` does not have
+        this form."""
         widths = [(as_int(low), as_int(high)) for low, high in padding]
         if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
             raise ValueError(
@@ -366,12 +367,12 @@ class Strided(Elementwise):
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the maximum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
-        `sum`. Raises ValueError over no elements."""
+        `sum`. Raises ValueError if there are no elements."""
         return self._reduce("max", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the minimum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
-        `sum`. Raises ValueError over no elements."""
+        `sum`. Raises ValueError if there are no elements."""
         return self._reduce("min", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
@@ -382,13 +383,13 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.mean(self.view, axis, bool(keepdims)))
 
     def argmax(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Return the int64 index of the first maximum (NaN counts as one) along one `axis`, or in
-        the flat array. `keepdims` is that of `sum`."""
+        """Return the int64 index of the first maximum (a NaN counts as a maximum) along one `axis`,
+        or in the flat array. `keepdims` is that of `sum`."""
         return self._arg("argmax", axis, keepdims)
 
     def argmin(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Return the int64 index of the first minimum (NaN counts as one) along one `axis`, or in
-        the flat array. `keepdims` is that of `sum`."""
+        """Return the int64 index of the first minimum (a NaN counts as a minimum) along one `axis`,
+        or in the flat array. `keepdims` is that of `sum`."""
         return self._arg("argmin", axis, keepdims)
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
@@ -414,5 +415,5 @@ class Strided(Elementwise):
 
     def softmax(self, axis: int, log: bool = False) -> Self:
         """Return exp(x) / sum(exp(x)) along `axis` without overflow, or its logarithm if `log`.
-        Integers are computed in float64. Raises ValueError for an axis that is out of range."""
+        For integers, the computation is in float64. Raises ValueError for an axis out of range."""
         return self._wrap(self.device.kernels.softmax(self.view, axis, log))

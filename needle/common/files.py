@@ -1,4 +1,5 @@
-"""Opening files by a path from elsewhere, without waiting on pipes. Standard library only."""
+"""Opening files by a path from elsewhere, without waiting on pipes. This module uses only the
+standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open the file `path` to read bytes; OSError if it is unreadable or not a regular file."""
+    """Open the file `path` to read bytes. Raises OSError if it is unreadable or not a regular
+    file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -28,6 +30,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of the file `path`; OSError as in `open_regular`."""
+    """Return the bytes of the file `path`. Raises OSError as in `open_regular`."""
     with open_regular(path) as file:
         return file.read()

@@ -162,8 +162,8 @@ def name_constructors(classes: Iterable[Any]) -> None:
 
 
 def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by the function's own names. TypeError for a keyword that is not a name
-    of any argument."""
+    """Return the arguments by the function's own names. Raises TypeError for a keyword that is not
+    a name of any argument."""
     out: dict[str, Any] = {}
     for key, value in kwargs.items():
         name = key if key in names else _same(key, names)

@@ -81,7 +81,7 @@ def looping() -> Iterator[None]:
 
 
 def iterate() -> None:
-    """Count an iteration. UnsupportedError if the count exceeds the budget."""
+    """Count an iteration. Raises UnsupportedError if the count exceeds the budget."""
     running = _iterations.get()
     if running is not None:
         running[0] += 1

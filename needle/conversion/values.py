@@ -86,7 +86,7 @@ def sizes(items: Any) -> np.ndarray:
 
 
 def tensor(value: Value) -> Tensor:
-    """Return a value as a Tensor. UnsupportedError for a dtype that needle does not have."""
+    """Return a value as a Tensor. Raises UnsupportedError for a dtype that needle does not have."""
     if isinstance(value, Tensor):
         return value
     if value.dtype == object:
@@ -174,14 +174,14 @@ def along(axis: int, part: Any) -> tuple[Any, ...]:
 
 
 def normal_axis(node: NamedNode, axis: Any, ndim: int) -> int:
-    """Return `axis` counted from the front; ModelError if it is out of range."""
+    """Return `axis` counted from the front. Raises ModelError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"{node}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim if ndim else 0
 
 
 def normal_axes(node: NamedNode, axes: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes counted from the front; ModelError for an axis out of range or named
+    """Return the axes counted from the front. Raises ModelError for an axis out of range or named
     twice."""
     found = tuple(normal_axis(node, axis, ndim) for axis in axes)
     if len(set(found)) != len(found):

@@ -32,7 +32,7 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     values of a graph are kept; Python integers become floating-point tensors. This costs time and
     memory.
 
-    ValueError for another backend or other semantics.
+    Raises ValueError for any other backend or other semantics.
     """
     for what, value, known in (
         ("backend", backend, _BACKENDS),

@@ -19,8 +19,8 @@ def _iter(self: Any) -> Iterator[Any]:
 
 
 def _next(self: Any) -> Any:
-    """Return the next batch of the last pass begun, or the first batch of a new pass. StopIteration
-    at the end of a pass; the next call begins a new pass."""
+    """Return the next batch of the last pass begun, or the first batch of a new pass. Raises
+    StopIteration at the end of a pass; the next call begins a new pass."""
     if getattr(self, "_course_pass", None) is None:
         iter(self)
     try:

@@ -22,8 +22,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
     lists and namedtuples become a dict, list or namedtuple of batches, tuples become a list of
     batches; strings and bytes stay a list.
 
-    Python floats become float64 and ints int64. RuntimeError for arrays of different shapes and
-    lists of different lengths, TypeError for samples of another type.
+    Python floats become float64 and ints int64. Raises RuntimeError for arrays of different shapes
+    and lists of different lengths, TypeError for samples of another type.
 
     >>> batch = ndl.data.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
     >>> batch["x"].tolist(), batch["name"]

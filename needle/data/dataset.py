@@ -54,7 +54,7 @@ class Dataset:
         return ""
 
     def apply_transforms(self, x: Any) -> Any:
-        """Apply every transform to x. TypeError if one returns a masked array."""
+        """Apply every transform to x. Raises TypeError if one returns a masked array."""
         for transform in self.transforms or ():
             x = transform(x)
         refuse_masked(x, type(self).__name__)  # np.stack drops masks silently
@@ -93,8 +93,8 @@ class IterableDataset(Dataset):
 
 
 class NDArrayDataset(Dataset):
-    """Rows of `arrays` of equal length: item i is the tuple of their rows i. ValueError if lengths
-    differ.
+    """Rows of `arrays` of equal length: item i is the tuple of their rows i. Raises ValueError if
+    lengths differ.
 
     >>> dataset = ndl.data.NDArrayDataset(np.arange(4.0), np.arange(4))
     >>> len(dataset), [float(part) for part in dataset[2]]
@@ -126,7 +126,7 @@ class NDArrayDataset(Dataset):
 
 class TensorDataset(Dataset):
     """Rows of `tensors` of equal length: item i is the tuple of their rows i, without gradient.
-    TypeError for an argument that is not a Tensor, ValueError if lengths differ.
+    Raises TypeError for an argument that is not a Tensor, ValueError if lengths differ.
 
     >>> dataset = ndl.data.TensorDataset(ndl.arange(4), ndl.ones(4, 2))
     >>> [part.tolist() for part in dataset[3]]
@@ -184,8 +184,8 @@ class Subset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """The items of all `datasets`, one dataset after the other. ValueError without any dataset,
-    TypeError for an IterableDataset.
+    """The items of all `datasets`, one dataset after the other. Raises ValueError without any
+    dataset, TypeError for an IterableDataset.
 
     >>> both = ndl.data.ConcatDataset([[1, 2], [3]])
     >>> len(both), both[2], both[-3]
@@ -220,7 +220,7 @@ def random_split(
     overlap.
 
     Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the remaining
-    items. ValueError if the lengths do not sum to the dataset's length or one is negative,
+    items. Raises ValueError if the lengths do not sum to the dataset's length or one is negative,
     TypeError for other lengths that are not integers.
     """
     checked_generator("random_split", generator)

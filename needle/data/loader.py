@@ -71,7 +71,7 @@ class DataLoader:
     `state_dict` and `load_state_dict` carry the position over to another run, including the order
     of a sampler that draws from needle's generator or from a np.random.Generator in its attribute
     `generator`. From a stream, the loader fetches the items before the position again and drops
-    them.
+    these items.
 
     Raises ValueError or TypeError for arguments that exclude each other and for values out of
     range.
@@ -281,8 +281,8 @@ class DataLoader:
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue the next pass where `state_dict` was called (a finished pass is not repeated).
 
-        ValueError if `values` are not such a state, if the state lies beyond the batches of this
-        loader, or if it has other generators.
+        Raises ValueError if `values` are not such a state, if the state lies beyond the batches of
+        this loader, or if it has other generators.
         """
         try:
             epoch, now = as_int(values["epoch"]), values["pass"]

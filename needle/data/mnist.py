@@ -31,8 +31,8 @@ class MNISTDataset(Dataset):
     idx format, gzipped or not.
 
     x is float32 in [0, 1], of shape (H, W, 1), and passed through the transforms; y is the int32
-    class. A slice or an array of indices returns a batch. FileNotFoundError or ValueError names a
-    missing or malformed file.
+    class. A slice or an array of indices returns a batch. FileNotFoundError or ValueError
+    names a missing or malformed file.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ def _unpacked(raw: bytes, ndim: int) -> bytes:
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
     """Return the bytes in the idx file `path` as an array of `ndim` axes.
 
-    OSError if the file cannot be read; ValueError, which names the fault, if it is malformed.
+    Raises OSError if the file cannot be read. Raises ValueError, which names the fault, if it is
+    malformed.
     """
     path = Path(path)
     raw = read_regular(path)

@@ -24,7 +24,7 @@ def drawing_from(generator: np.random.Generator | None) -> AbstractContextManage
 
 
 def checked_generator(owner: str, generator: Any) -> Any:
-    """Return `generator`. TypeError unless it is None or a np.random.Generator."""
+    """Return `generator`. Raises TypeError unless it is None or a np.random.Generator."""
     if generator is None or isinstance(generator, np.random.Generator):
         return generator
     kind = type(generator).__name__
@@ -55,7 +55,8 @@ class RandomSampler(Sampler):
     """`num_samples` (None: all) indices of `data_source` in random order, drawn from `generator`.
 
     With `replacement` each index is drawn from all indices. Without it, further permutations follow
-    if num_samples is above the number of indices. TypeError or ValueError for a number below 1.
+    if num_samples is above the number of indices. Raises TypeError or ValueError for a number below
+    1.
     """
 
     def __init__(
@@ -113,8 +114,8 @@ class WeightedRandomSampler(Sampler):
     """`num_samples` indices of `weights`, each drawn from `generator` with a probability in
     proportion to its weight; without `replacement` no index is drawn twice.
 
-    TypeError or ValueError for a number of samples below 1, for weights that are not one row of
-    finite numbers of at least 0 with a positive sum, and without replacement for fewer positive
+    Raises TypeError or ValueError for a number of samples below 1, for weights that are not one row
+    of finite numbers of at least 0 with a positive sum, and without replacement for fewer positive
     weights than samples.
     """
 
@@ -166,7 +167,7 @@ class WeightedRandomSampler(Sampler):
 
 class BatchSampler(Sampler):
     """Lists of `batch_size` indices from `sampler`, any iterable; the last list may be shorter
-    unless `drop_last`. TypeError or ValueError for a batch size below 1.
+    unless `drop_last`. Raises TypeError or ValueError for a batch size below 1.
 
     >>> list(ndl.data.BatchSampler(range(5), batch_size=2, drop_last=False))
     [[0, 1], [2, 3], [4]]

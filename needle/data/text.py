@@ -94,8 +94,8 @@ def batchify(
     batch_size).
 
     The remainder is dropped. The result is an array of `dtype` (None: int32). `device` is part of
-    the course's signature and not used. ValueError if the batch size is below 1 or above the length
-    of the data.
+    the course's signature and not used. Raises ValueError if the batch size is below 1 or above the
+    length of the data.
     """
     size = count("batchify", "batch_size", batch_size)
     if not 1 <= size <= len(data):
@@ -113,7 +113,7 @@ def get_batch(
 
     The results are data of shape (n, batch_size) and target of shape (n * batch_size,), with n =
     bptt, or less at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.
-    IndexError if row i has no next row.
+    Raises IndexError if row i has no next row.
     """
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
     rows = min(wanted, len(batches) - 1 - i)

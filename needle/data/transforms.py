@@ -29,7 +29,7 @@ class Transform:
 
 
 class RandomFlipHorizontal(Transform):
-    """Flip left and right with probability `p`. ValueError unless p is in [0, 1]."""
+    """Flip left and right with probability `p`. Raises ValueError unless p is in [0, 1]."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = share("RandomFlipHorizontal", "p", p)
@@ -42,7 +42,8 @@ class RandomFlipHorizontal(Transform):
 class RandomCrop(Transform):
     """Shift the image by up to `padding` pixels along H and along W, and fill up with zeros.
 
-    This equals padding on all sides and a crop to the old size. ValueError for negative padding.
+    This equals padding on all sides and a crop to the old size. Raises ValueError for negative
+    padding.
     """
 
     def __init__(self, padding: int = 3) -> None:

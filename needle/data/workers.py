@@ -139,7 +139,7 @@ class Workers:
 
     def are_alive(self) -> bool:
         """Return whether all workers can take tasks from this process. In a forked process they
-        cannot: they belong to its parent."""
+        cannot, because the workers belong to its parent."""
         if not self._close.alive or os.getpid() != self._owner:
             return False
         return all(w.process.exitcode is None for w in self._workers)
@@ -164,7 +164,7 @@ class _Worker:
             self.pipe.send(task)
 
     def receive(self, timeout: float) -> Any:
-        """Return the answer to the oldest task. RuntimeError if the worker has died."""
+        """Return the answer to the oldest task. Raises RuntimeError if the worker has died."""
         ready = connection.wait([self.pipe, self.process.sentinel], timeout or None)
         if not ready:
             raise RuntimeError(

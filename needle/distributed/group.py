@@ -32,7 +32,7 @@ def init() -> Group:
     NEEDLE_NUM_THREADS says how many threads to use). From then on, an uncaught error in one rank
     ends all ranks.
 
-    ImportError if mpi4py or an MPI library is missing.
+    Raises ImportError if mpi4py or an MPI library is missing.
     """
     global _group
     if _group is None:
@@ -106,8 +106,9 @@ class Group:
         so that N ranks do not equal one process. With `sync_batch_norm` it normalizes by the whole
         batch.
 
-        ValueError if the ranks' models differ, and for another `reduction`. Afterwards, `backward`
-        raises a TraceError under `needle_tvm.jit`, and a RuntimeError with create_graph=True.
+        Raises ValueError if the ranks' models differ, and for another `reduction`. Afterwards,
+        `backward` raises a TraceError under `needle_tvm.jit`, and a RuntimeError with
+        create_graph=True.
         """
         if reduction not in ("mean", "sum"):
             raise ValueError(f"data_parallel: reduction {reduction!r} is neither 'mean' nor 'sum'")
@@ -136,13 +137,13 @@ class Group:
 
         Its `state_dict` is that of `loader`: it counts whole batches, so that a run with another
         number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
-        without rows gets the last row, which does not count there.
+        without rows gets the last row, which does not count on that rank.
 
         Within a pass, random numbers that are drawn for the rows (by dropout, `rand`, `randn`,
         `randint` and the like, with the rows along the first axis) are those of the whole batch.
         Random numbers that a dataset draws, for example for a crop, differ from rank to rank.
 
-        ValueError for a loader of single items or of an IterableDataset.
+        Raises ValueError for a loader of single items or of an IterableDataset.
         """
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             raise ValueError(
@@ -166,8 +167,8 @@ class Group:
         return self._weight if reduction == "mean" else float(self._weight > 0)
 
     def _meet(self, what: str, value: Any = None) -> list[Any]:
-        """Meet all ranks and return the `value` of each. RuntimeError unless `what`, the present
-        action, is the same on all ranks."""
+        """Meet all ranks and return the `value` of each. Raises RuntimeError unless `what`, the
+        present action, is the same on all ranks."""
         met = self._meetings.allgather((what, value))
         for rank, (other, _) in enumerate(met):
             if other != met[0][0]:

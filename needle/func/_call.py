@@ -23,7 +23,8 @@ from ..init import zeros, zeros_like
 
 
 class Call:
-    """A call of a function in which fresh tensors, `ends`, replace the tensors to differentiate by.
+    """A call of a function in which fresh tensors, `ends`, replace the tensors with respect to
+    which the call is differentiated.
 
     `shares` says whether the results also depend on other tensors that require gradients. If so,
     and if the caller records gradients, the results are recorded (`keeps`). Otherwise they have no
@@ -47,7 +48,7 @@ class Call:
             least = -len(args) if args else 0
             if count(name, "argnums", number, -(2**63)) not in range(least, len(args)):
                 text = f"{len(args)} positional argument{'' if len(args) == 1 else 's'}"
-                raise ValueError(f"{name}: argnums {number} for a call with {text}")
+                raise ValueError(f"{name}: argnums {number} is out of range for a call with {text}")
             places.append(number % len(args))
         if len(set(places)) != len(places):
             raise ValueError(f"{name}: argnums {argnums} name an argument twice")
@@ -104,7 +105,7 @@ class Call:
         ]
 
     def by_argument(self, values: Sequence[Any]) -> Any:
-        """Return `values`, one for each of `ends`, in the arguments' nest."""
+        """Return `values`, one for each of `ends`, nested like the arguments."""
         nest = unflatten(self.in_tree, iter(values))
         return nest[0] if self._one else nest
 
@@ -151,8 +152,8 @@ _here = _Here()
 
 @contextlib.contextmanager
 def _live(nodes: list[Node]) -> Iterator[None]:
-    """Let `nodes` require a gradient within the context. Outside it no gradient flows to them, so
-    an outer derivative does not see them."""
+    """Let `nodes` require a gradient within the context. Outside the context no gradient flows to
+    the nodes, so an outer derivative does not see them."""
     for node in nodes:
         node.requires_grad = True
     _here.live.update(nodes)
@@ -180,7 +181,8 @@ def _static(tree: Any) -> str | None:
 
 
 def _fresh(x: Tensor) -> Tensor:
-    """Return a tensor with x's value to differentiate by; outer derivatives flow on to x."""
+    """Return a tensor with x's value, with respect to which the call is differentiated; outer
+    derivatives flow on to x."""
     if state.trace is None and not (x.requires_grad and state.grad):
         return Tensor(x.realize_cached_data())
     alias: Tensor = apply(ops.Reshape(x.shape), (x,))
@@ -202,8 +204,8 @@ def stacked(parts: list[Tensor], axis: int, shape: tuple[int, ...], like: Tensor
 
 
 def matching(name: str, what: str, given: Any, tree: Any, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the Tensors of `given`, in like's dtypes. Raises ValueError for another nest than
-    `tree`, ShapeError for shapes other than like's."""
+    """Return the Tensors of `given`, in like's dtypes. Raises ValueError if `given` is nested
+    differently from `tree`, ShapeError if shapes differ from like's."""
     found, leaves = flatten(given, what, _is_tensor)
     wrong = difference(tree, found, what)
     if wrong is not None:

@@ -104,7 +104,7 @@ def jvp(
     trick for calculating Jacobian vector products").
 
     Raises TypeError for primals that are not a tuple of floating Tensors, ValueError or ShapeError
-    for tangents that do not fit them.
+    for tangents that do not fit the primals.
 
     >>> ndl.func.jvp(lambda x: x**2, (ndl.Tensor(3.0),), (ndl.Tensor(1.0),))[1].item()
     6.0

@@ -75,14 +75,14 @@ def zeros(
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
     """Return ones with the shape, dtype and device of `array`; `options` replace its dtype and
-    device. TypeError unless `array` is a Tensor."""
+    device. Raises TypeError unless `array` is a Tensor."""
     _check_tensor("ones_like", array)
     return ones(array.shape, **_like(array, options))
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
     """Return zeros with the shape, dtype and device of `array`; `options` replace its dtype and
-    device. TypeError unless `array` is a Tensor.
+    device. Raises TypeError unless `array` is a Tensor.
 
     >>> ndl.zeros_like(ndl.ones(2), dtype="int64").numpy().tolist()
     [0, 0]
@@ -116,7 +116,7 @@ def full(
 
 def full_like(array: Tensor, fill_value: float, **options: Any) -> Tensor:
     """Return a tensor in which every element is `fill_value`, with the shape, dtype and device of
-    `array`; `options` replace its dtype and device. TypeError unless `array` is a Tensor."""
+    `array`; `options` replace its dtype and device. Raises TypeError unless `array` is a Tensor."""
     _check_tensor("full_like", array)
     return full(array.shape, fill_value, **_like(array, options))
 
@@ -137,7 +137,7 @@ def empty(
 
 def empty_like(array: Tensor, **options: Any) -> Tensor:
     """Return `empty` with the shape, dtype and device of `array`; `options` replace its dtype and
-    device. TypeError unless `array` is a Tensor."""
+    device. Raises TypeError unless `array` is a Tensor."""
     _check_tensor("empty_like", array)
     return empty(array.shape, **_like(array, options))
 
@@ -150,7 +150,8 @@ def rand(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return numbers drawn uniformly from [low, high). TypeError for a dtype that is not floating.
+    """Return numbers drawn uniformly from [low, high). Raises TypeError for a dtype that is not
+    floating.
 
     >>> ndl.manual_seed(0)
     >>> bool((ndl.rand(100, low=2.0, high=3.0) >= 2.0).all())
@@ -172,8 +173,8 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return normally distributed numbers with the mean `mean` and the standard deviation `std`,
-    which may not be negative. TypeError for a dtype that is not floating. The numbers are computed
-    from uniform numbers (Box and Muller 1958).
+    which may not be negative. Raises TypeError for a dtype that is not floating. The numbers are
+    computed from uniform numbers (Box and Muller 1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)
@@ -252,7 +253,7 @@ def one_hot(
 ) -> Tensor:
     """Return rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
 
-    IndexError for a number outside 0..n - 1.
+    Raises IndexError for a number outside 0..n - 1.
     """
     n = count("one_hot", "n", n, 0)
     if not isinstance(i, Tensor):

@@ -1,6 +1,6 @@
 """Tensors of random integers, and random choices.
 
-They are drawn eagerly: TraceError while tracing.
+They are drawn eagerly; drawing them while tracing raises TraceError.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def randint(
     dtype: str = "int64",
 ) -> Tensor:
     """Return integers from `low` to high - 1, all equally likely. As in PyTorch, the call is
-    randint(low, high, shape), or randint(high, shape) for low 0. ValueError if there is no such
-    integer."""
+    randint(low, high, shape), or randint(high, shape) for low 0. Raises ValueError if there is no
+    such integer."""
     if shape is None:
         low, high, shape = 0, low, high
     extents = as_shape("randint", shape)
@@ -46,7 +46,7 @@ def randperm(n: int, device: DeviceLike | None = None, dtype: str = "int64") -> 
 
 def bernoulli(p: Tensor) -> Tensor:
     """Return a tensor like `p` in which each element is 1 with the probability at its place in p,
-    else 0. No gradient flows back. ValueError for a probability outside 0..1."""
+    else 0. No gradient flows back. Raises ValueError for a probability outside 0..1."""
     if not isinstance(p, Tensor):
         raise TypeError(f"bernoulli: p is a {type(p).__name__}, not a Tensor")
     drawn = rng.uniform(p.shape, 0.0, 1.0)
@@ -62,8 +62,8 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     rows), drawn with probabilities in proportion to the weights; without `replacement` all
     positions of a row are different. No gradient flows back.
 
-    ValueError for weights that are negative, not finite or all 0, and without replacement for more
-    samples than weights above 0.
+    Raises ValueError for weights that are negative, not finite or all 0, and without replacement
+    for more samples than weights above 0.
     """
     if not isinstance(weights, Tensor):
         raise TypeError(f"multinomial: weights are a {type(weights).__name__}, not a Tensor")
@@ -106,8 +106,8 @@ def randn_like(array: Tensor, **options: Any) -> Tensor:
 def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tensor:
     """Return normally distributed numbers with the mean `mean` and the standard deviation `std`.
     Both are numbers, or tensors with an element for each result, which broadcast; `shape` is the
-    shape of the result if both are numbers. No gradient flows back. ValueError for a negative std,
-    ShapeError for tensors that do not broadcast.
+    shape of the result if both are numbers. No gradient flows back. Raises ValueError for a
+    negative std, ShapeError for tensors that do not broadcast.
 
     >>> ndl.normal(ndl.zeros(3), 0.1).shape, ndl.normal(0.0, 1.0, (2,)).shape
     ((3,), (2,))

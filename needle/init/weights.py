@@ -42,7 +42,7 @@ def kaiming_uniform(
     """Return numbers uniform on +-sqrt(2) * sqrt(3 / fan_in), by default of shape (fan_in,
     fan_out).
 
-    ValueError for a nonlinearity other than "relu".
+    Raises ValueError for a nonlinearity other than "relu".
     """
     counts("kaiming_uniform", fan_in=fan_in, fan_out=fan_out)
     bound = _gain("kaiming_uniform", nonlinearity) * math.sqrt(3 / fan_in)
@@ -55,7 +55,7 @@ def kaiming_normal(
 ) -> Tensor:
     """Return normal numbers with std = sqrt(2 / fan_in), by default of shape (fan_in, fan_out).
 
-    ValueError for a nonlinearity other than "relu".
+    Raises ValueError for a nonlinearity other than "relu".
     """
     counts("kaiming_normal", fan_in=fan_in, fan_out=fan_out)
     std = _gain("kaiming_normal", nonlinearity) / math.sqrt(fan_in)

@@ -255,7 +255,7 @@ def norm(
     reduced axes with extent 1.
 
     Integers give float64. The matrix norms "nuc", 2 and -2 raise TraceError while tracing; the
-    others compile. Raises ShapeError for more than two axes, ValueError for another `ord`.
+    others compile. Raises ShapeError for more than two axes, ValueError for any other `ord`.
 
     >>> ndl.linalg.norm(ndl.Tensor([[3.0, 4.0]]), "fro").item()
     5.0

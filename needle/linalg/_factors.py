@@ -195,7 +195,7 @@ def qr(a: Tensor, mode: str = "reduced") -> QR:
     columns. The gradient needs linearly independent columns (the first k).
 
     Integers give float64; half precision is computed in float32. Raises ShapeError without two
-    axes, ValueError for another `mode`, TraceError while tracing. The gradient raises LinAlgError
+    axes, ValueError for any other `mode`, TraceError while tracing. The gradient raises LinAlgError
     for a matrix of smaller rank.
 
     >>> q, r = ndl.linalg.qr(ndl.ones(3, 2))

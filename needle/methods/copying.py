@@ -1,5 +1,5 @@
-"""Methods of Tensor that copy it, or convert it by PyTorch's names of dtypes and devices.
-binding.py binds them."""
+"""Methods of Tensor that copy it, or convert it to a dtype or device; they are named like PyTorch's
+(`half`, `cuda`). binding.py binds them."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.

@@ -1,8 +1,10 @@
-"""Methods of Tensor that change it, by PyTorch's names, which end in "_". binding.py binds them.
+"""Methods of Tensor that change it. They have PyTorch's names, which end in "_". binding.py binds
+them.
 
-They write into the tensor's memory, so that views, its module and compiled code see the change. If
-gradients are recorded and the tensor is the result of an op, it takes a new value instead: it
-stands for the new value from then on, and views that were taken before keep the old value.
+The methods write into the tensor's memory, so that views, its module and compiled code see the
+change. If gradients are recorded and the tensor is the result of an op, it takes a new value
+instead: it stands for the new value from then on, and views that were taken before keep the old
+value.
 """
 
 # mypy: disable-error-code="misc"
@@ -147,6 +149,6 @@ class InPlaceMethods:
         return self
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
-        """Set whether the tensor, which must be a leaf, gets a gradient: `requires_grad`."""
+        """Set `requires_grad`: whether the tensor, which must be a leaf, gets a gradient."""
         self.requires_grad = requires_grad
         return self

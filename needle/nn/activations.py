@@ -317,8 +317,8 @@ class Softmin(Softmax):
 
 
 class Softmax2d(Module):
-    """Softmax over the channels of x (N, channels, H, W) or (channels, H, W). ShapeError for
-    another number of axes."""
+    """Softmax over the channels of x (N, channels, H, W) or (channels, H, W). Raises ShapeError for
+    any other number of axes."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (3, 4):
@@ -328,7 +328,7 @@ class Softmax2d(Module):
 
 class GLU(Softmax):
     """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
-    et al. 2017). ShapeError unless the axis has an even extent.
+    et al. 2017). Raises ShapeError unless the axis has an even extent.
 
     >>> nn.GLU()(ndl.zeros(3, 8)).shape
     (3, 4)

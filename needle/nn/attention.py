@@ -23,14 +23,14 @@ class MultiheadAttention(Module):
     """Attention of `num_heads` heads with projections of queries, keys and values and of the
     result, with PyTorch's arguments.
 
-    Queries and results have embed_dim features, a multiple of num_heads (ValueError otherwise).
-    Keys have kdim features and values vdim (None: embed_dim). `dropout` drops attention weights.
-    With `batch_first` the batch is the first axis, otherwise the second. If the three numbers of
-    features are equal, in_proj_weight (embed_dim, 3 * embed_dim) is the weight of all three
-    projections; otherwise they have q_proj_weight, k_proj_weight and v_proj_weight. Weights are
-    drawn Xavier-uniform; biases start as zeros. With add_bias_kv every sequence gets one more key
-    and value, bias_k and bias_v (1, 1, embed_dim), drawn Xavier-normal. With add_zero_attn it gets
-    one more key and value of zeros.
+    Queries and results have embed_dim features, a multiple of num_heads (raises ValueError
+    otherwise). Keys have kdim features and values vdim (None: embed_dim). `dropout` drops attention
+    weights. With `batch_first` the batch is the first axis, otherwise the second. If the three
+    numbers of features are equal, in_proj_weight (embed_dim, 3 * embed_dim) is the weight of all
+    three projections; otherwise they have q_proj_weight, k_proj_weight and v_proj_weight. Weights
+    are drawn Xavier-uniform; biases start as zeros. With add_bias_kv every sequence gets one more
+    key and value, bias_k and bias_v (1, 1, embed_dim), drawn Xavier-normal. With add_zero_attn it
+    gets one more key and value of zeros.
 
     >>> x = ndl.randn(2, 5, 16)
     >>> y, weights = nn.MultiheadAttention(16, num_heads=4, batch_first=True)(x, x, x)
@@ -107,7 +107,8 @@ class MultiheadAttention(Module):
 
         A bool mask is True where a query may not see a key; a float mask is added to the scores.
         key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal query
-        i sees the keys 0..i, and attn_mask may be None. ShapeError for shapes that do not fit.
+        i sees the keys 0..i, and attn_mask may be None. Raises ShapeError for shapes that do not
+        fit.
         """
         self._check(query, key, value)
         if not self.batch_first:

@@ -124,7 +124,7 @@ class Bilinear(Module):
 
 class Flatten(Module):
     """Merge the axes from `start_dim` to `end_dim` (included) into one: by default (B, ...) -> (B,
-    product of the rest). ShapeError for axes that x does not have.
+    product of the rest). Raises ShapeError for axes that x does not have.
 
     >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
     (2, 12)
@@ -144,7 +144,7 @@ class Flatten(Module):
 
 class Unflatten(Module):
     """Split the axis `dim` into axes of the extents `unflattened_size`, one of which may be -1.
-    ShapeError if they do not fit."""
+    Raises ShapeError if they do not fit."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()

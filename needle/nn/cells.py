@@ -177,7 +177,7 @@ class GRUCell(Cell):
 
 
 def pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
-    """Return the state (h, c) of an LSTM, or None. TypeError for anything else."""
+    """Return the state (h, c) of an LSTM, or None. Raises TypeError for anything else."""
     if h is None:
         return None
     if not isinstance(h, (tuple, list)) or len(h) != 2:

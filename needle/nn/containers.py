@@ -148,8 +148,8 @@ class _Numbered(Module):
         return [value for name, value in vars(self).items() if name.isdigit()]
 
     def _fill(self, items: list[Any]) -> None:
-        """Make `items` the list's items. TypeError for an item of another kind; then the list keeps
-        its old items."""
+        """Make `items` the list's items. Raises TypeError for an item of another kind; then the
+        list keeps its old items."""
         items = [self._item(i, item) for i, item in enumerate(items)]
         for i in range(len(self)):
             delattr(self, str(i))
@@ -204,8 +204,8 @@ class _Named(Module):
         raise NotImplementedError
 
     def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Set items by key; new keys come last. KeyError for a key that cannot be the name of an
-        attribute here, TypeError for an item of another kind."""
+        """Set items by key; new keys come last. Raises KeyError for a key that cannot be the name
+        of an attribute here, TypeError for an item of another kind."""
         pairs = items.items() if isinstance(items, Mapping) else items
         for key, item in pairs:
             self[key] = item
@@ -239,7 +239,7 @@ class _Named(Module):
         self.pop(key)
 
     def pop(self, key: str) -> Any:
-        """Remove the item `key` and return it. KeyError if there is no such key."""
+        """Remove the item `key` and return it. Raises KeyError if there is no such key."""
         item = self[key]
         self._keys = tuple(each for each in self._keys if each != key)
         delattr(self, key)
@@ -275,7 +275,7 @@ def _as_parameter(owner: Module, key: Any, item: Any) -> Tensor:
 class ModuleList(_Numbered):
     """A list of modules, `items`, named "0", "1" ...; it has no forward. Slices are ModuleLists.
 
-    TypeError for an item that is not a Module.
+    Raises TypeError for an item that is not a Module.
 
     >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     >>> len(layers), len(layers[1:]), len(list(layers.parameters()))
@@ -289,8 +289,8 @@ class ModuleList(_Numbered):
 class ModuleDict(_Named):
     """Modules by name, `items`; it has no forward. Iteration is over the keys.
 
-    TypeError for an item that is not a Module; KeyError for a key that is not a str, has a "." or
-    is an attribute of every ModuleDict ("keys", "training" ...).
+    Raises TypeError for an item that is not a Module. Raises KeyError for a key that is not a str,
+    has a "." or is an attribute of every ModuleDict ("keys", "training" ...).
     """
 
     def _item(self, key: Any, item: Any) -> Module:
@@ -299,7 +299,7 @@ class ModuleDict(_Named):
 
 class ParameterList(_Numbered):
     """A list of Parameters, `items`, named "0", "1" ...; other Tensors become Parameters. Slices
-    are ParameterLists. TypeError for an item that is not a Tensor."""
+    are ParameterLists. Raises TypeError for an item that is not a Tensor."""
 
     def _item(self, i: int, item: Any) -> Tensor:
         return _as_parameter(self, i, item)
@@ -310,7 +310,7 @@ class ParameterList(_Numbered):
 
 class ParameterDict(_Named):
     """Parameters by name, `items`; other Tensors become Parameters. Iteration is over the keys.
-    TypeError for an item that is not a Tensor; KeyError as in ModuleDict."""
+    Raises TypeError for an item that is not a Tensor. Raises KeyError as in ModuleDict."""
 
     def _item(self, key: Any, item: Any) -> Tensor:
         return _as_parameter(self, key, item)

@@ -52,8 +52,9 @@ class Converting:
         self: S, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
     ) -> S:
         """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
-        `to("float16")`, or both. Returns self. TypeError for a value that is neither a device nor a
-        dtype, and for an integer or bool dtype. `non_blocking` is accepted and has no effect.
+        `to("float16")`, or both. Returns self. Raises TypeError for a value that is neither a
+        device nor a dtype, and for an integer or bool dtype. `non_blocking` is accepted and has no
+        effect.
 
         >>> nn.Linear(2, 2).to("float16").weight.dtype
         'float16'

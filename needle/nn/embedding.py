@@ -22,11 +22,12 @@ class Embedding(Tying):
     embedding_dim).
 
     weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x has
-    integers (TypeError otherwise); IndexError for a number without a row. The row `padding_idx`
-    starts as zeros and gets no gradient. With max_norm, each row that is looked up and has a longer
-    norm (of `norm_type`) is scaled down to max_norm, as in `nn.functional.embedding`. ValueError
-    for `sparse`: gradients are never sparse. For weight tying, assign the weight of a Linear
-    (embedding_dim, num_embeddings); with a max_norm this is a ValueError.
+    integers (raises TypeError otherwise). Raises IndexError for a number without a row. The row
+    `padding_idx` starts as zeros and gets no gradient. With max_norm, each row that is looked up
+    and has a longer norm (of `norm_type`) is scaled down to max_norm, as in
+    `nn.functional.embedding`. Raises ValueError for `sparse`: gradients are never sparse. For
+    weight tying, assign the weight of a Linear (embedding_dim, num_embeddings); with a max_norm
+    this is a ValueError.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
@@ -67,8 +68,8 @@ class Embedding(Tying):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """Return a layer whose weight has the values of `embeddings` (count, dim). The weight
-        learns unless `freeze`; padding_idx is that of Embedding. ShapeError for another number of
-        axes."""
+        learns unless `freeze`; padding_idx is that of Embedding. Raises ShapeError for any other
+        number of axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
             raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are not a matrix")

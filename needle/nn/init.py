@@ -47,8 +47,8 @@ _GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the gain for weights before this `nonlinearity`, the name of a function in
-    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). ValueError for another
-    name."""
+    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). Raises ValueError for
+    any other name."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else finite("calculate_gain", "param", param)
         return math.sqrt(2 / (1 + slope**2))
@@ -75,7 +75,7 @@ def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
     """Fill `tensor` with numbers from the normal distribution with this `mean` and `std`, cut to
-    [a, b]. ValueError if `a` is above b."""
+    [a, b]. Raises ValueError if `a` is above b."""
     _check("trunc_normal_", tensor)
     for what, value in (("mean", mean), ("a", a), ("b", b)):
         finite("trunc_normal_", what, value)
@@ -110,7 +110,8 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Fill `tensor`, a matrix, with the identity. ValueError for another number of axes."""
+    """Fill `tensor`, a matrix, with the identity. Raises ValueError for any other number of
+    axes."""
     _check("eye_", tensor, floating=False)
     shape = _torch_shape(tensor)
     if len(shape) != 2:
@@ -120,8 +121,8 @@ def eye_(tensor: Tensor) -> Tensor:
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Fill `tensor`, the weight of a convolution with `groups`, so that the convolution passes on
-    as many of its input channels as it can. ValueError unless the weight has 3 to 5 axes and groups
-    divides the number of filters."""
+    as many of its input channels as it can. Raises ValueError unless the weight has 3 to 5 axes and
+    groups divides the number of filters."""
     _check("dirac_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) not in (3, 4, 5):
@@ -163,7 +164,7 @@ def kaiming_uniform_(
 ) -> Tensor:
     """Fill `tensor` with numbers uniform on +-gain * sqrt(3 / fan), where `mode` is the fan
     ("fan_in" or "fan_out") and the gain is `calculate_gain` of the `nonlinearity` with the slope
-    `a` (He et al. 2015). ValueError for another mode."""
+    `a` (He et al. 2015). Raises ValueError for any other mode."""
     bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _drawn_uniform(tensor, -bound, bound)
 
@@ -180,7 +181,7 @@ def kaiming_normal_(
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Fill `tensor`, read as a matrix whose columns are all axes after the first, with `gain` times
     a matrix of orthonormal rows, or of orthonormal columns if it has more rows than columns (Saxe
-    et al. 2014). ValueError for fewer than two axes."""
+    et al. 2014). Raises ValueError for fewer than two axes."""
     _check("orthogonal_", tensor)
     gain, shape = finite("orthogonal_", "gain", gain), _torch_shape(tensor)
     if len(shape) < 2:
@@ -196,7 +197,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     """Fill `tensor`, a matrix, with normal numbers of this `std`, and set a share `sparsity` of
-    each column to 0 (Martens 2010). ValueError for another number of axes."""
+    each column to 0 (Martens 2010). Raises ValueError for any other number of axes."""
     _check("sparse_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) != 2:

@@ -17,7 +17,8 @@ from .module import Module
 
 
 class SoftmaxLoss(Module):
-    """The mean cross entropy of logits (N, C) and class numbers (N,), integers or whole floats."""
+    """The mean cross entropy of logits (N, C) and class numbers (N,), which are integers or floats
+    with whole values."""
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if logits.ndim != 2 or y.shape != logits.shape[:1]:
@@ -58,13 +59,14 @@ class WeightedLoss(Loss):
 
 
 class CrossEntropyLoss(WeightedLoss):
-    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), integers or whole floats,
-    or probabilities of the logits' shape. reduction: mean, sum, or none for a loss of shape (N,
-    ...).
+    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), which are integers or
+    floats with whole values, or probabilities of the logits' shape. reduction: mean, sum, or none
+    for a loss of shape (N, ...).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
     `weight` (C,) multiplies the losses of each class; it may also be the first argument. Rows of
-    class `ignore_index` do not count. A mean is divided by the sum of the counted weights.
+    class `ignore_index` do not count. For a mean, the sum of the losses is divided by the sum of
+    the counted weights.
 
     >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
     1.3863
@@ -135,7 +137,7 @@ class NLLLoss(WeightedLoss):
 
 
 class MSELoss(Loss):
-    """(x - y) ** 2 for x and y of one shape; reduction: mean, sum, or none.
+    """(x - y) ** 2 for x and y of the same shape; reduction: mean, sum, or none.
 
     >>> nn.MSELoss()(ndl.Tensor([1.0, 3.0]), ndl.zeros(2)).item()
     5.0
@@ -146,7 +148,7 @@ class MSELoss(Loss):
 
 
 class L1Loss(Loss):
-    """|x - y| for x and y of one shape; reduction: mean, sum, or none."""
+    """|x - y| for x and y of the same shape; reduction: mean, sum, or none."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.l1_loss(x, y, self.reduction)
@@ -179,9 +181,9 @@ class HuberLoss(Loss):
 
 
 class BCELoss(WeightedLoss):
-    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
-    logarithm below -100 counts as -100; reduction: mean, sum, or none. ValueError for an element of
-    x or y outside [0, 1]."""
+    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of the same shape,
+    where a logarithm below -100 counts as -100; reduction: mean, sum, or none. Raises ValueError
+    for an element of x or y outside [0, 1]."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction, weight)
@@ -191,7 +193,7 @@ class BCELoss(WeightedLoss):
 
 
 class BCEWithLogitsLoss(WeightedLoss):
-    """The binary cross entropy of logits x and probabilities y of one shape, without overflow,
+    """The binary cross entropy of logits x and probabilities y of the same shape, without overflow,
     times `weight`; `pos_weight` multiplies the term of y. reduction: mean, sum, or none.
 
     >>> round(nn.BCEWithLogitsLoss()(ndl.zeros(3), ndl.ones(3)).item(), 4)

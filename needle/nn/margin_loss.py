@@ -12,8 +12,8 @@ from .loss import Loss, WeightedLoss
 
 
 class HingeEmbeddingLoss(Loss):
-    """x where y is 1, max(0, margin - x) where it is -1, for x and y of one shape; reduction: mean,
-    sum, or none."""
+    """x where y is 1, max(0, margin - x) where it is -1, for x and y of the same shape; reduction:
+    mean, sum, or none."""
 
     def __init__(self, margin: float = 1.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -36,8 +36,8 @@ class MarginRankingLoss(Loss):
 
 
 class SoftMarginLoss(Loss):
-    """log(1 + exp(-y * x)) for x and y of one shape, where y is 1 or -1; reduction: mean, sum, or
-    none."""
+    """log(1 + exp(-y * x)) for x and y of the same shape, where y is 1 or -1; reduction: mean, sum,
+    or none."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.soft_margin_loss(x, y, self.reduction)
@@ -77,7 +77,7 @@ class MultiLabelMarginLoss(Loss):
 
 class MultiLabelSoftMarginLoss(WeightedLoss):
     """The mean over the classes, the last axis, of the binary cross entropies of logits x and
-    labels y of one shape, times `weight`; reduction: mean, sum, or none."""
+    labels y of the same shape, times `weight`; reduction: mean, sum, or none."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction, weight)

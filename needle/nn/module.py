@@ -131,14 +131,15 @@ class Module(Converting):
         return Found(module for _, module in self.named_children())
 
     def get_submodule(self, path: str) -> Module:
-        """Return the module at `path` ("" is this module). AttributeError if there is none."""
+        """Return the module at `path` ("" is this module). Raises AttributeError if there is
+        none."""
         found = dict(self.named_modules())
         if path not in found:
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
 
     def get_parameter(self, path: str) -> Parameter:
-        """Return the parameter at `path`. AttributeError if there is none."""
+        """Return the parameter at `path`. Raises AttributeError if there is none."""
         for name, tensor in self.named_tensors():
             if name == path and isinstance(tensor, Parameter):
                 return tensor
@@ -245,7 +246,7 @@ class Module(Converting):
         """Return the parameters and buffers by path, detached; they share memory with the module.
 
         With layout="torch" the names and shapes are those of PyTorch's modules. Raises ValueError
-        for another layout.
+        for any other layout.
 
         >>> model = nn.Sequential(nn.Linear(3, 4))
         >>> {name: value.shape for name, value in model.state_dict().items()}

@@ -160,7 +160,7 @@ class BatchNorm1d(_PerChannel):
 
     Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
     the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
-    (ShapeError for a batch of one value per channel). With momentum None the buffers are the
+    (raises ShapeError for a batch of one value per channel). With momentum None the buffers are the
     averages over all batches so far; the buffer num_batches_tracked counts these batches. Eval mode
     uses the buffers.
     weight, bias and the other buffers have shape (dim,). Without `affine` the layer has no weight
@@ -209,14 +209,14 @@ class BatchNorm1d(_PerChannel):
 
 class BatchNorm2d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, H, W) over all other axes, then scale and
-    shift. Otherwise like BatchNorm1d."""
+    shift. Otherwise it is like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class BatchNorm3d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, D, H, W) over all other axes, then scale and
-    shift. Otherwise like BatchNorm1d."""
+    shift. Otherwise it is like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
@@ -252,15 +252,15 @@ class InstanceNorm1d(_PerChannel):
 
 
 class InstanceNorm2d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise like
+    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise it is like
     InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class InstanceNorm3d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise like
-    InstanceNorm1d."""
+    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise it is
+    like InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
@@ -269,8 +269,8 @@ class GroupNorm(Module):
     """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
     scale and shift each channel (Wu and He 2018).
 
-    weight and bias have shape (num_channels,); without `affine` the layer has neither. ValueError
-    unless num_groups divides num_channels.
+    weight and bias have shape (num_channels,); without `affine` the layer has neither. Raises
+    ValueError unless num_groups divides num_channels.
     """
 
     _parameter_names = frozenset({"weight", "bias"})

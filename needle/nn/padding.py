@@ -13,7 +13,7 @@ from .module import Module
 
 class ConstantPad1d(Module):
     """The last axis extended by elements of `value`. `padding` is one width for both sides, or a
-    pair (before, behind); a negative one cuts. ValueError for another number of widths.
+    pair (before, behind); a negative one cuts. Raises ValueError for any other number of widths.
 
     >>> nn.ConstantPad1d((1, 2), 7.0)(ndl.zeros(1, 1, 2)).tolist()
     [[[7.0, 0.0, 0.0, 7.0, 7.0]]]
@@ -49,14 +49,14 @@ class ConstantPad1d(Module):
 
 class ConstantPad2d(ConstantPad1d):
     """The last two axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom). Otherwise like ConstantPad1d."""
+    (left, right, top, bottom). Otherwise it is like ConstantPad1d."""
 
     axes = 2
 
 
 class ConstantPad3d(ConstantPad1d):
     """The last three axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom, front, back). Otherwise like ConstantPad1d."""
+    (left, right, top, bottom, front, back). Otherwise it is like ConstantPad1d."""
 
     axes = 3
 
@@ -88,7 +88,7 @@ class ZeroPad3d(ZeroPad1d):
 
 class ReflectionPad1d(ZeroPad1d):
     """The last axis extended by its elements beside the edge, mirrored; `padding` as in
-    ConstantPad1d. ShapeError for a width that is not below the extent."""
+    ConstantPad1d. Raises ShapeError for a width that is not below the extent."""
 
     mode = "reflect"
     value = None
@@ -130,7 +130,7 @@ class ReplicationPad3d(ReplicationPad1d):
 
 class CircularPad1d(ZeroPad1d):
     """The last axis extended by the elements of its other end; `padding` as in ConstantPad1d.
-    ShapeError for a width above the extent."""
+    Raises ShapeError for a width above the extent."""
 
     mode = "circular"
     value = None
@@ -138,13 +138,13 @@ class CircularPad1d(ZeroPad1d):
 
 class CircularPad2d(CircularPad1d):
     """The last two axes extended by the elements of their other ends; `padding` as in
-    ConstantPad2d. Otherwise like CircularPad1d."""
+    ConstantPad2d. Otherwise it is like CircularPad1d."""
 
     axes = 2
 
 
 class CircularPad3d(CircularPad1d):
     """The last three axes extended by the elements of their other ends; `padding` as in
-    ConstantPad3d. Otherwise like CircularPad1d."""
+    ConstantPad3d. Otherwise it is like CircularPad1d."""
 
     axes = 3

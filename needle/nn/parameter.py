@@ -11,11 +11,12 @@ from ..backend_ndarray.dtypes import is_floating
 
 class Parameter(Tensor):
     """A Tensor that a Module learns; the arguments are those of Tensor. Integers and bools have no
-    gradient: TypeError unless `requires_grad` is False.
+    gradient; with such a dtype, `requires_grad` must be False (raises TypeError otherwise).
 
     Under `needle.no_grad()`, in-place operators such as `p -= lr * p.grad` write into the
     Parameter; while gradients are recorded they raise RuntimeError. The result must have the
-    Parameter's shape (ShapeError) and is rounded to its dtype (TypeError for floats into integers).
+    Parameter's shape (raises ShapeError otherwise) and is rounded to the Parameter's dtype (raises
+    TypeError for floats into integers).
 
     >>> class Scale(nn.Module):
     ...     def __init__(self):

@@ -117,8 +117,8 @@ class AvgPool2d(Module):
 
 
 class AvgPool1d(AvgPool2d):
-    """The mean of each window: (N, C, L) -> (N, C, length). Otherwise like AvgPool2d, with single
-    numbers instead of pairs, and without divisor_override."""
+    """The mean of each window: (N, C, L) -> (N, C, length). Otherwise it is like AvgPool2d, with
+    single numbers instead of pairs, and without divisor_override."""
 
     axes = 1
 
@@ -134,8 +134,8 @@ class AvgPool1d(AvgPool2d):
 
 
 class AvgPool3d(AvgPool2d):
-    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise like
-    AvgPool2d, with three numbers instead of pairs."""
+    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise it is
+    like AvgPool2d, with three numbers instead of pairs."""
 
     axes = 3
 
@@ -241,7 +241,7 @@ class LPPool1d(LPPool2d):
 
 class LPPool3d(LPPool2d):
     """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, D, H, W) -> (N, C, planes,
-    rows, columns). Otherwise like LPPool2d."""
+    rows, columns). Otherwise it is like LPPool2d."""
 
     axes = 3
 

@@ -208,7 +208,7 @@ class RotaryEmbedding(Module):
     """x (..., length, features) with pairs of its first `dim` features turned by angles that grow
     with the position (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
 
-    `dim` is even (ValueError otherwise); base and traditional are those of rotary_embedding.
+    `dim` is even (raises ValueError otherwise); base and traditional are those of rotary_embedding.
     Positions count from the `offset` of the call.
     """
 
@@ -231,7 +231,7 @@ class SinusoidalEncoding(Module):
     """x plus sines and cosines of positions (Vaswani et al. 2017), then dropout: (T, B, dim), or
     (B, T, dim) with batch_first -> the same.
 
-    `needle.nn.functional.sinusoidal_encoding` has the formula. ShapeError if x does not fit.
+    `needle.nn.functional.sinusoidal_encoding` has the formula. Raises ShapeError if x does not fit.
     """
 
     def __init__(self, dim: int, dropout: float = 0.0, batch_first: bool = False) -> None:
@@ -304,7 +304,7 @@ class Transformer(Module):
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
     `sequence_len`. h is not used: it is returned unchanged (None: zeros like x), so that a
-    Transformer can replace an RNN. ShapeError if x does not fit.
+    Transformer can replace an RNN. Raises ShapeError if x does not fit.
     """
 
     def __init__(

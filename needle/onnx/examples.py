@@ -35,7 +35,7 @@ def by_name(inputs: Sequence[Info], given: Sequence[Any]) -> dict[str, Any]:
 def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, dict[int, Any]]:
     """Return `dims` by input name and axis. A key of `dims` may be an input's name or number, or
     the model's name of a size (dim_param); the dim of a size applies to all axes with that name.
-    Raises ModelError for another key."""
+    Raises ModelError for any other key."""
     found: dict[str, dict[int, Any]] = {}
     names = [info.name for info in inputs]
     sizes = {n for info in inputs for n in info.shape or () if isinstance(n, str)}

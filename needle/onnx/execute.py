@@ -31,7 +31,7 @@ class Scope:
 
     def run(self, graph: Graph, *inputs: Carried) -> tuple[Any, ...]:
         """Run a subgraph `graph` on `inputs` and return its outputs. The subgraph may use outer
-        values by name. Raises ModelError for another number of inputs."""
+        values by name. Raises ModelError for any other number of inputs."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
             raise ModelError(

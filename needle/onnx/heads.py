@@ -113,8 +113,8 @@ def finite_mask(added: Mask, dtype: str) -> Mask:
 
 
 def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
-    """Return the mask (..., L, 1) of the queries that see a key, or None if all do. A key whose
-    mask in `added` is -inf is not seen."""
+    """Return the mask (..., L, 1) of the queries that see a key, or None if all queries see a key.
+    A key whose mask in `added` is -inf is not seen."""
     if added is not None:
         infinite = float("-inf")
         if isinstance(added, np.ndarray):

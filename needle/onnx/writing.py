@@ -54,7 +54,7 @@ def export(
     file appears complete or not at all and replaces an existing file, the data first.
 
     Raises ImportError without the package `onnx`; UnsupportedError, which names every op without an
-    ONNX form; ValueError for another opset, for invalid names, or for a model in train mode;
+    ONNX form; ValueError for any other opset, for invalid names, or for a model in train mode;
     DimError for a dim that no single axis determines; and the errors of tracing, such as
     TraceError. After an error no file is left.
 

@@ -68,7 +68,7 @@ class autocast:
     Weights stay float32 and get float32 gradients. Put the forward pass and the loss inside; a
     backward pass is never cast, and uses the dtypes of the forward pass. Recurrent layers compute
     their steps in float32. Traces record the casts, so compiled code computes them too. Raises
-    TypeError for another dtype.
+    TypeError for any other dtype.
 
     >>> layer, x = nn.Linear(3, 4), ndl.ones(2, 3)
     >>> with ndl.autocast("bfloat16"):

@@ -5,8 +5,8 @@ over t of g[q - t] w[t * s + r]. So the s results of block q are the output chan
 convolution. A permutation puts them side by side (Shi et al., "Real-time single image and video
 super-resolution", 2016), and a slice applies the padding.
 
-If s does not divide the kernel, that convolution multiplies zeros. If a block has few results, each
-result then gets its own convolution, with only the taps that it needs.
+If s does not divide the kernel, that convolution multiplies by zeros. In that case, if a block has
+few results, each result gets its own convolution with only the taps that it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Axis(NamedTuple):
     before: int  # zeros before the input
     after: int  # zeros after the input
     blocks: int
-    begin: int  # of the result within the blocks, side by side
+    begin: int  # where the result begins in the row of all blocks
     size: int  # of the result
 
 

@@ -70,7 +70,7 @@ def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
 def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
     like = next((x for x in inputs if isinstance(x, Tensor)), None)
     if like is None:
-        # Only numbers: they take the dtype of a Tensor made of them.
+        # Without a Tensor, numbers take the dtype of a Tensor made of them.
         device = next((x.device for x in before if isinstance(x, Tensor)), None)
         numbers = all(isinstance(x, (*SCALARS, np.generic)) for x in inputs)
         if device is None or not numbers:

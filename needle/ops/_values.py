@@ -12,8 +12,8 @@ from .elementwise import cast
 
 
 def whole_numbers(owner: str, what: str, x: Tensor) -> Tensor:
-    """Return `x`, integers or whole floats, as integers. Raises TypeError for bool, ValueError for
-    a fraction or NaN."""
+    """Return `x`, integers or floats with whole values, as integers. Raises TypeError for bool,
+    ValueError for a fraction or NaN."""
     if x.dtype in INTEGER:
         return x
     if not is_floating(x.dtype):

@@ -84,7 +84,7 @@ GELU, SILU = Gelu(), Silu()
 def gelu(a: Tensor, approximate: str = "none") -> Tensor:
     """Return a * (1 + erf(a / sqrt(2))) / 2, elementwise, or with `approximate` "tanh" its
     approximation by tanh (Hendrycks and Gimpel 2016). Integers give float64. Raises ValueError for
-    another `approximate`."""
+    any other `approximate`."""
     if approximate == "none":
         return apply(GELU, (a,))
     if approximate != "tanh":
@@ -110,7 +110,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """Return x where it is above 0, else weight * x. `weight` has one element, or one for each
-    channel (the second axis of `x`). Raises ValueError for another number of elements."""
+    channel (the second axis of `x`). Raises ValueError for any other number of elements."""
     check_tensors("prelu", x=x, weight=weight)
     if weight.ndim != 1 or (weight.shape[0] != 1 and x.shape[1:2] != weight.shape):
         raise ValueError(

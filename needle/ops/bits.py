@@ -48,7 +48,7 @@ BITCAST = Bitcast()
 
 def bitcast(a: Tensor) -> Tensor:
     """Return the bits of `a` in another dtype: float32 as int32, float64 as int64, and the other
-    way round. Raises TypeError for another dtype.
+    way round. Raises TypeError for any other dtype.
 
     >>> hex(ndl.bitcast(ndl.Tensor([1.0])).numpy()[0])
     '0x3f800000'

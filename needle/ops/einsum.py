@@ -27,9 +27,9 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
     of extent 1 broadcasts against the other axes of its name. As in NumPy, the names may also be
     lists of integers: einsum(a, [0, 1], b, [1, 2], [0, 2]).
 
-    The operands are Tensors of any shapes and dtypes, on one device. The result has their common
-    dtype; integers wrap around in it. With more than two operands, the pairs that cost the least
-    work are contracted first (NumPy's einsum_path); each contraction with shared names is one
+    The operands are Tensors of any shapes and dtypes, on the same device. The result has their
+    common dtype; integers wrap around in it. With more than two operands, the pairs that cost the
+    least work are contracted first (NumPy's einsum_path); each contraction with shared names is one
     matmul. For sizes that are unknown while tracing, the order is chosen for their largest values,
     at most 256.
 

@@ -130,7 +130,7 @@ def grouped_matmul(rows: Tensor, matrices: Tensor, group: Tensor) -> Tensor:
     """Return each of the `rows` (S, K) times the matrix of its group: (S, N). `matrices` is (G, K,
     N), and `group` (S,) holds integers from 0 to G. Rows of group G give 0.
 
-    Raises IndexError for another group. A compiled function checks the groups it is called with.
+    Raises IndexError for any other group. A compiled function checks the groups it is called with.
 
     >>> rows, matrices = ndl.ones(2, 3), ndl.ones(4, 3, 5)
     >>> ndl.ops.grouped_matmul(rows, matrices, ndl.Tensor([1, 4])).numpy()[:, 0].tolist()

@@ -344,7 +344,8 @@ def _back(axis: int, ndim: int) -> tuple[int, ...]:
 
 
 def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
-    """Return (a - mean) / sqrt(variance + eps) over `axes`. Raises ShapeError over no elements.
+    """Return (a - mean) / sqrt(variance + eps) over `axes`. Raises ShapeError if there are no
+    elements.
 
     >>> ndl.normalize(ndl.Tensor([1.0, 3.0]), 0, eps=0.0).numpy().tolist()
     [-1.0, 1.0]
@@ -374,5 +375,5 @@ def batch_norm_train(
 ) -> TensorTuple:
     """Return (y, mean, variance), where y is `a` normalized over all axes but `axis` by its own
     mean and biased variance, to which `eps` is added, times `weight` plus `bias`. Raises ShapeError
-    over no elements."""
+    if there are no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

@@ -108,7 +108,7 @@ class MaxPool(_Pool):
     samples = (
         *(sample(shape, **attributes) for shape, attributes in _CASES),
         sample((1, 6, 6, 2), kernel=(2, 2), dilation=(2, 3), padding=(1, 0)),
-        # Ties: difference quotients cannot test them.
+        # Difference quotients cannot test ties.
         Sample((Arg((2, 4, 4, 2), 0, 2, dtype="int32"),), {"kernel": (2, 2)}),
     )
     error_samples = (

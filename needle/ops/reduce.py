@@ -219,7 +219,7 @@ class _Extreme(_Reduce):
 @register
 class Max(_Extreme):
     """y = the largest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
-    over no elements. Equal largest elements share the gradient equally."""
+    if there are no elements. Equal largest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -237,7 +237,7 @@ class Max(_Extreme):
 @register
 class Min(_Extreme):
     """y = the smallest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
-    over no elements. Equal smallest elements share the gradient equally."""
+    if there are no elements. Equal smallest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -363,8 +363,9 @@ def mean(
 
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError over
-    no elements. There are no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
+    """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError if
+    there are no elements. The result has no positions: PyTorch's `max(dim)` is
+    `x.max(dim), x.argmax(dim)`.
 
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
     [7.0, 5.0]
@@ -375,7 +376,7 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 @takes_scalars
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the smallest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError
-    over no elements."""
+    if there are no elements."""
     return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 

@@ -177,7 +177,7 @@ def _root(total: Tensor, ord: float) -> Tensor:
 @takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the median over `axes` (None: all): the lower of the two middle elements if their
-    number is even, and NaN if an element is NaN. Raises ShapeError over no elements."""
+    number is even, and NaN if an element is NaN. Raises ShapeError if there are no elements."""
     check_tensors("median", a=a)
     lines, shape = _lines("median", a, axes, keepdims)
     _refuse_nothing("median", a, lines)
@@ -191,8 +191,8 @@ def quantile(
 ) -> Tensor:
     """Return the value below which a share `q` of the elements over `axes` (None: all) lies,
     interpolated between neighbours; it is NaN if an element is NaN. A list of `q` adds a first
-    axis. Integers give float64. Raises ValueError for a `q` outside 0..1, ShapeError over no
-    elements."""
+    axis. Integers give float64. Raises ValueError for a `q` outside 0..1, ShapeError if there are
+    no elements."""
     check_tensors("quantile", a=a)
     several = isinstance(q, (list, tuple))
     shares: Sequence[Any] = q if isinstance(q, (list, tuple)) else [q]

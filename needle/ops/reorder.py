@@ -103,7 +103,7 @@ def flipud(a: Tensor) -> Tensor:
 
 
 def broadcast_tensors(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors `parts`, broadcast to one shape."""
+    """Return the tensors `parts`, broadcast to the same shape."""
     check_tensors("broadcast_tensors", **{f"parts[{i}]": part for i, part in enumerate(parts)})
     shape = broadcast_shapes("broadcast_tensors", *[part.shape for part in parts] or [()])
     return tuple(broadcast_to(part, shape) for part in parts)
@@ -307,7 +307,7 @@ def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[T
 
 
 def chunk(a: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return at most `chunks` parts of `a` along `axis`, all of one size except the last.
+    """Return at most `chunks` parts of `a` along `axis`, all of the same size except the last.
 
     >>> [part.shape for part in ndl.chunk(ndl.zeros(5), 2)]
     [(3,), (2,)]

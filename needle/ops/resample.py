@@ -32,7 +32,7 @@ class Resample(Index):
 
     index and weight are (taps, m), in int64 and in x's dtype. They are constants, to which no
     gradient flows. to_index and to_weight, (taps', n), describe the transposed sums: the gradient
-    for x is the gradient for y, resampled by them.
+    for x is the gradient for y, resampled by to_index and to_weight.
     """
 
     axis: int = -1

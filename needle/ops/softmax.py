@@ -201,8 +201,8 @@ _SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
 
 @takes_scalars
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(a))) over `axes` (None: all), without overflow. Raises ShapeError over no
-    elements."""
+    """Return log(sum(exp(a))) over `axes` (None: all), without overflow. Raises ShapeError if there
+    are no elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
 
 

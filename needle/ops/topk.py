@@ -115,8 +115,8 @@ class Topk(Op):
             return above
 
         def may_be_better(b: Expr, a: Expr) -> Expr:
-            """Return a cheaper condition that is true whenever `better` is: it picks the elements
-            to compare again."""
+            """Return a cheaper condition that is true whenever `better` is; the condition picks the
+            elements to compare again."""
             above = b > a if self.largest else b < a
             return k.tirx.any(above, k.tirx.isnan(b if self.largest else a)) if floating else above
 

@@ -36,6 +36,6 @@ def clip_grad_norm(
 
 
 def clip_grad_value(params: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Limit each element of the gradients of `params` to [-clip_value, clip_value]. ValueError for
-    a clip_value that is negative or not finite."""
+    """Limit each element of the gradients of `params` to [-clip_value, clip_value]. Raises
+    ValueError for a clip_value that is negative or not finite."""
     clip_value_of("clip_grad_value", params, clip_value)

@@ -23,7 +23,8 @@ class _Cycle(Schedule):
     _momentum_name: str | None = None  # None: the momentum does not change
 
     def _take_momenta(self, optimizer: Any, base_momentum: Any, max_momentum: Any) -> None:
-        """Store the bounds, which may be lists. ValueError for an optimizer without momentum."""
+        """Store the bounds, which may be lists. Raises ValueError for an optimizer without
+        momentum."""
         name = type(self).__name__
         self._momenta = [
             per_group(name, what, value, optimizer, fraction)
@@ -70,8 +71,8 @@ class OneCycleLR(_Cycle):
     (`anneal_strategy` "cos" or "linear"). With three_phase the rate falls to the first rate in as
     many steps as it rose, and to the last rate in the remaining steps. With cycle_momentum the
     optimizer's momentum (or beta1) falls from max_momentum to base_momentum and rises again. max_lr
-    and the momenta may be lists, with a value for each group. ValueError for numbers out of range,
-    or an optimizer without momentum.
+    and the momenta may be lists, with a value for each group. Raises ValueError for numbers out of
+    range, or an optimizer without momentum.
     """
 
     def __init__(
@@ -149,8 +150,8 @@ class CyclicLR(_Cycle):
     with scale_mode "iterations" by scale_fn(steps). Without scale_fn, `mode` gives the factor:
     "triangular" is 1, "triangular2" halves it each cycle, "exp_range" is gamma ** steps. With
     cycle_momentum the optimizer's momentum (or beta1) moves from max_momentum to base_momentum and
-    back. The rates and momenta may be lists, with a value for each group. ValueError for numbers
-    out of range, or an optimizer without momentum.
+    back. The rates and momenta may be lists, with a value for each group. Raises ValueError for
+    numbers out of range, or an optimizer without momentum.
     """
 
     def __init__(
@@ -247,8 +248,8 @@ class CosineAnnealingWarmRestarts(Schedule):
 
 class SequentialLR(Schedule):
     """The schedules in `schedulers`, one after the other: schedule i begins, at its own step 0,
-    when milestones[i - 1] steps are done. All must belong to `optimizer`. ValueError unless there
-    is one milestone less than schedulers, in ascending order."""
+    when milestones[i - 1] steps are done. All must belong to `optimizer`. Raises ValueError unless
+    there is one milestone less than schedulers, in ascending order."""
 
     _is_absolute = True
 
@@ -277,8 +278,8 @@ class SequentialLR(Schedule):
 
 class ChainedScheduler:
     """Several schedules, `schedulers`, that step together; each one starts from the rate that the
-    schedule before it has set. ValueError unless all belong to one optimizer, to `optimizer` if it
-    is given."""
+    schedule before it has set. Raises ValueError unless all belong to one optimizer, to `optimizer`
+    if it is given."""
 
     def __init__(self, schedulers: Sequence[Schedule], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
@@ -301,7 +302,7 @@ class ChainedScheduler:
         return {"schedulers": [schedule.state_dict() for schedule in self.schedulers]}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`. ValueError for anything else."""
+        """Take over `values`, a `state_dict`. Raises ValueError for anything else."""
         states = values.get("schedulers") if isinstance(values, Mapping) else None
         if not isinstance(states, (list, tuple)) or len(states) != len(self.schedulers):
             raise ValueError("load_state_dict: ChainedScheduler: not a result of state_dict")
@@ -310,7 +311,7 @@ class ChainedScheduler:
 
 
 def _of_one(owner: str, schedulers: Sequence[Any], optimizer: Any) -> list[Schedule]:
-    """Return the schedulers. TypeError for an item that is not a Schedule, ValueError for a
+    """Return the schedulers. Raises TypeError for an item that is not a Schedule, ValueError for a
     schedule of another optimizer."""
     for i, each in enumerate(schedulers):
         if not isinstance(each, Schedule):
@@ -396,7 +397,7 @@ class ReduceLROnPlateau:
         return {name: getattr(self, name) for name in _PLATEAU}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`. ValueError for anything else."""
+        """Take over `values`, a `state_dict`. Raises ValueError for anything else."""
         if not isinstance(values, Mapping) or set(values) != set(_PLATEAU):
             raise ValueError("load_state_dict: ReduceLROnPlateau: not a result of state_dict")
         for name, value in values.items():

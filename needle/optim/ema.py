@@ -78,8 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Context in which the parameters have the values of the averages; its exit restores
-        them."""
+        """Context in which the parameters have the values of the averages; its exit restores the
+        parameters' own values."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:
@@ -95,7 +95,8 @@ class EMA:
         return {"averages": averages, "decay": self.decay, "updates": self.updates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copy `values`, a `state_dict`. ValueError, without any change, if they do not fit."""
+        """Copy `values`, a `state_dict`. Raises ValueError, without any change, if they do not
+        fit."""
         given = values.get("averages") if isinstance(values, Mapping) else None
         if not isinstance(given, (list, tuple)) or not {"decay", "updates"} <= set(values):
             raise ValueError("load_state_dict: EMA: not a result of state_dict")

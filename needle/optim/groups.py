@@ -13,15 +13,15 @@ NUMBERS = (bool, int, float)
 
 
 def pair_of(owner: str, betas: Any) -> tuple[float, float]:
-    """Return `betas` as a pair. TypeError for anything else."""
+    """Return `betas` as a pair. Raises TypeError for anything else."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
     return betas[0], betas[1]
 
 
 def split_names(owner: str, params: list[Any]) -> tuple[list[Any], list[str] | None]:
-    """Return the parameters, and their names if `params` are pairs (name, parameter). ValueError if
-    only some are pairs."""
+    """Return the parameters, and their names if `params` are pairs (name, parameter). Raises
+    ValueError if only some are pairs."""
     named = [isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params]
     if not any(named):
         return params, None

@@ -75,13 +75,13 @@ class LBFGS(Optimizer):
         )
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Add the only group. ValueError for a second group."""
+        """Add the only group. Raises ValueError for a second group."""
         if self.param_groups:
             raise ValueError("LBFGS: there can be only one group of parameters")
         super().add_param_group(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take up to max_iter steps. Returns the closure's first result. TypeError without a
+        """Take up to max_iter steps. Returns the closure's first result. Raises TypeError without a
         closure."""
         if not callable(closure):
             raise TypeError(f"LBFGS: step needs a closure, not a {type(closure).__name__}")

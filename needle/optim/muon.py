@@ -21,8 +21,8 @@ class Muon(Optimizer):
     orthogonal(u) has the singular vectors of u and singular values near 1. ns_steps Newton-Schulz
     steps of degree 5 with ns_coefficients compute it in float32 (PyTorch: in bfloat16), starting
     from u divided by its norm, which counts as at least `eps`. lr' is lr * sqrt(max(1, out / in)),
-    or with adjust_lr_fn "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). ValueError for a parameter
-    that is not a matrix: use AdamW for it.
+    or with adjust_lr_fn "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). Raises ValueError for a
+    parameter that is not a matrix: use AdamW for it.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -68,7 +68,8 @@ class Muon(Optimizer):
         )
 
     def add_param_group(self, group: Any) -> None:
-        """Add a group, as for every Optimizer; ValueError for a parameter that is not a matrix."""
+        """Add a group, as for every Optimizer. Raises ValueError for a parameter that is not a
+        matrix."""
         super().add_param_group(group)
         for i, param in enumerate(self.params):
             if param.ndim != 2:

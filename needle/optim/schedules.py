@@ -23,7 +23,7 @@ class Schedule:
     `group["initial_lr"]`. If the program or another schedule has changed the rate, `step` continues
     from the changed rate (`chained`). To resume, load a `state_dict`, set `steps`, or give
     last_epoch, the number of steps minus one; last_epoch needs groups with a loaded "initial_lr"
-    (KeyError otherwise). With `split` each group gets its own rate.
+    (raises KeyError otherwise). With `split` each group gets its own rate.
     """
 
     tells_traces: ClassVar[bool] = True
@@ -160,8 +160,8 @@ class Schedule:
         return {"steps": self.steps, **own, "rates": rates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`, and set the learning rates. ValueError for anything
-        else, and for a group that the optimizer does not have."""
+        """Take over `values`, a `state_dict`, and set the learning rates. Raises ValueError for
+        anything else, and for a group that the optimizer does not have."""
         needed, name = {"steps", "base_lr", "group_lrs"}, type(self).__name__
         if not isinstance(values, Mapping) or not needed <= set(values) <= needed | {"rates"}:
             raise ValueError(f"load_state_dict: {name}: not a result of state_dict")
@@ -180,7 +180,7 @@ class Schedule:
 
 
 def groups_of(owner: str, optimizer: Any) -> list[Group]:
-    """Return the optimizer's groups. TypeError for anything else."""
+    """Return the optimizer's groups. Raises TypeError for anything else."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{owner}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
     return optimizer.param_groups

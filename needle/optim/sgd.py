@@ -24,8 +24,8 @@ class SGD(Optimizer):
 
     A dampening of None stands for the value of momentum; u is then a moving average of gradients
     that starts at 0, as in the course. With `nesterov`, p -= lr * (g + momentum * u) (Sutskever et
-    al. 2013). With `maximize`, grad is negated first, so that steps go up. ValueError for nesterov
-    without momentum or with dampening.
+    al. 2013). With `maximize`, grad is negated first, so that steps go up. Raises ValueError for
+    nesterov without momentum or with dampening.
 
     >>> p = ndl.Tensor([1.0])
     >>> (p * p).sum().backward()

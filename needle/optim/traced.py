@@ -25,8 +25,8 @@ from ..ops.elementwise import cast
 
 
 def record_step(optimizer: Any, trace: Recorder) -> None:
-    """Record one step of every parameter that has a gradient. TraceError for an optimizer whose
-    step is not an op."""
+    """Record one step of every parameter that has a gradient. Raises TraceError for an optimizer
+    whose step is not an op."""
     if not trace.records_writes:
         trace.refuse_write(optimizer.params[0])
     groups = len(optimizer.param_groups)

@@ -79,7 +79,7 @@ class Attributes:
 @contextlib.contextmanager
 def put_back(model: Any) -> Iterator[Attributes]:
     """Restore the attributes of a `model` at the exit of the context, which yields a snapshot of
-    them."""
+    the attributes."""
     before = Attributes(model)
     try:
         yield before

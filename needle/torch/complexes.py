@@ -165,8 +165,8 @@ def _as_real(value: Any) -> Any:
 
 
 def part(value: Any, index: int) -> Any:
-    """Return the real (`index` 0) or imaginary part of a `value`: a tensor, a number, or a tuple of
-    them."""
+    """Return the real (`index` 0) or imaginary part of a `value`, which is a tensor, a number, or a
+    tuple of tensors and numbers."""
     if isinstance(value, tuple):
         return tuple(part(each, index) for each in value)
     if isinstance(value, Complex):

@@ -67,7 +67,7 @@ class TorchModel(Part):
     ) -> IncompatibleKeys:
         """Load `values` with the `strict` and `layout` of `Module.load_state_dict`. A whole PyTorch
         `state_dict` is accepted: tensors that the program does not read are ignored. Tensors that
-        became constants of the program must keep their values; ValueError if they differ."""
+        became constants of the program must keep their values. Raises ValueError if they differ."""
         if not isinstance(values, Mapping):
             return super().load_state_dict(values, strict, layout)
         for name, constant in self._program.fixed.items():

@@ -17,7 +17,7 @@ def module_of(
 
     `model` is a module, an `ExportedProgram`, or the path of a program's file (`.pt2`). Only a
     `trusted` file may run code (`archive`). If neither `args` nor `kwargs` are given, the program's
-    own example arguments are used. Raises UnsupportedError for another kind of model, and
+    own example arguments are used. Raises UnsupportedError for any other kind of model, and
     ModelError for a file that holds no program or could run code.
     """
     import torch

@@ -7,8 +7,8 @@ apart, into trees of these kinds:
 - tuples, lists and mappings;
 - dataclasses (`ModelOutput`), by their fields;
 - other objects that hold tensors (a cache of keys and values), by their public attributes that hold
-  tensors; an object without tensors inside them (a cache layer that is still empty), by its plain
-  attributes (numbers, strings, None);
+  tensors; if an object inside such an object holds no tensors (a cache layer that is still empty),
+  by its plain attributes (numbers, strings, None);
 - None, numbers and strings, whose values are fixed when the model is compiled.
 """
 
@@ -34,11 +34,11 @@ class Flat:
     """A model bound to example arguments. Its `module` takes the arguments' tensors and returns the
     tensors of the results.
 
-    `arguments` and, once the module has run, `output_tree` have the form of a manifest's function.
-    `names` and `values` are the arguments' names and values, with containers for objects. `tensors`
-    has the (name, tensor) pairs in the values; `placed` has the same tensors with the names that
-    error messages use. `module` shares the model's parameters, buffers and modules under their
-    names.
+    `arguments` and, once the module has run, `output_tree` have the form in which a manifest
+    describes a function. `names` and `values` are the arguments' names and values, with containers
+    in place of objects. `tensors` has the (name, tensor) pairs in the values; `placed` has the same
+    tensors with the names that error messages use. `module` shares the model's parameters, buffers
+    and modules under their names.
     """
 
     def __init__(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ class Flat:
 
 def of_result(result: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the tree of a model's `result` and its tensors. Sizes that dims leave open are among
-    the tensors; they are refused later."""
+    the tensors; such sizes are refused later."""
     import torch
 
     tree, value = _taken_apart(result, (torch.Tensor, torch.SymInt), "output")
@@ -340,7 +340,7 @@ def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
         for key in value:
             if key not in dict(named):
                 raise TypeError(
-                    f"{where} has {key!r}, which it had not when the model was exported"
+                    f"{where} has {key!r}, which was not there when the model was exported"
                 )
     for key, part in named:
         inner = f"{where}[{key!r}]"

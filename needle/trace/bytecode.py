@@ -26,8 +26,8 @@ def variables(code: types.CodeType) -> Iterator[str]:
 
 
 def imports(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of the modules that a `code` object imports. A relative name has no leading
-    dots."""
+    """Yield the names of the modules that a `code` object imports. The name of a relative import
+    comes without its leading dots."""
     for each in dis.get_instructions(code):
         if each.opname == "IMPORT_NAME":
             yield each.argval

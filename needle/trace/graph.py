@@ -110,7 +110,7 @@ class Graph:
 
     def unflatten_outputs(self, values: Sequence[Any]) -> Any:
         """Build the model's return value with `values` (in the order of `outputs`) as its tensors.
-        Raises ValueError for another number of values."""
+        Raises ValueError for any other number of values."""
         if len(values) != len(self.outputs):
             raise ValueError(f"{len(values)} values for {len(self.outputs)} outputs")
         return tree.unflatten(self.output_tree, iter(values))

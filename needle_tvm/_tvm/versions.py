@@ -1,4 +1,5 @@
-"""The TVM version that needle requires, and installed versions. Imports neither TVM nor needle."""
+"""The TVM version that needle requires, and installed versions. This module imports neither TVM nor
+needle."""
 
 from __future__ import annotations
 

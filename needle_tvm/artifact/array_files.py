@@ -40,7 +40,7 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
     may hold 3 GB.
 
     Raises InputError if the file is damaged, OSError if it cannot be read or is not a regular file,
-    UsageError for another suffix, InstallError for .safetensors without the package safetensors.
+    UsageError for any other suffix, InstallError for .safetensors without the package safetensors.
     """
     check_suffix(path)
     try:

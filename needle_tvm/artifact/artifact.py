@@ -1,4 +1,4 @@
-"""A compiled model on disk, verified but not loaded. Needs neither TVM nor needle.
+"""A compiled model on disk, verified but not loaded. This module needs neither TVM nor needle.
 
     from needle_tvm.artifact import Artifact
     artifact = Artifact.open("out/mlp")

@@ -1,4 +1,4 @@
-"""The cache of compiled models on disk. Imports neither needle nor TVM.
+"""The cache of compiled models on disk. This module imports neither needle nor TVM.
 
 An entry is an artifact without weights, named by the SHA-256 of everything that decides the
 compiler's output. So a changed model, target or version makes another entry, and a stale entry is

@@ -84,7 +84,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
         raise ArtifactError(
             f"{file}: has format {manifest['format']!r}, this version reads {FORMAT}"
         )
-    # Compared byte for byte, so that even a change of a space is seen.
+    # The file is compared byte for byte, so that even a changed space is noticed.
     if manifest["digest"] != _manifest_digest(manifest) or data != _manifest_bytes(manifest):
         raise ArtifactError(f"{file}: is damaged (its digest does not match)")
     try:
@@ -95,7 +95,8 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
 
 def _check_manifest_size(file: Path, size: int) -> None:
-    # Checked before reading; the signature can only be checked afterwards.
+    # The size is checked before the file is read, because the signature can be checked only
+    # afterwards.
     if size > LARGEST_MANIFEST:
         raise ArtifactError(
             f"{file}: is too long for a manifest ({size} bytes, at most {LARGEST_MANIFEST})"
@@ -122,7 +123,8 @@ def _check_signature(folder: Path, data: bytes, public_key: StrPath | None) -> N
 
 
 def _check_structure(manifest: dict[str, Any]) -> None:
-    """Raise ValueError, or the error that a missing or malformed part causes."""
+    """Raise an error if a part is missing or malformed: ValueError, or the error that reading the
+    part causes."""
     for name, recorded in manifest["files"].items():
         int(recorded["sha256"], 16)
         expect(name.isprintable() and "/" not in name, "name of a file")

@@ -1,7 +1,7 @@
 """Sizes that are left to the call: a compiled function's dims, and the extents that depend on them.
 
 A manifest has an extent as an int or as text, such as "2 * n + 1": ints and dims with + - * // and
-parentheses, where // rounds down. Standard library only.
+parentheses, where // rounds down. This module uses only the standard library.
 """
 
 from __future__ import annotations

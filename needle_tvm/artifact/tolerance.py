@@ -28,8 +28,8 @@ UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # covers the tail and the handful of roundings of an epilogue.
 _FACTOR = 8.0
 
-# For a whole float32 model compared with another framework, if nothing else is known: an allowance
-# for rounding, so that only a wrong set-up exceeds it.
+# The tolerance for a whole float32 model compared with another framework, if nothing else is known.
+# It is an allowance for rounding that only a wrong set-up exceeds.
 MODEL = 1e-4
 
 

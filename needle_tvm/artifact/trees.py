@@ -1,4 +1,4 @@
-"""Nested arguments and results, described in JSON. Standard library only.
+"""Nested arguments and results, described in JSON. This module uses only the standard library.
 
 A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}},
 {"numbered": [[key, ...], ...]} for a dict with whole numbers among its keys, {"fields": {name:
@@ -147,7 +147,8 @@ def unflatten(tree: Any, values: Sequence[Any]) -> Any:
     return _built(tree, iter(values))
 
 
-# Not a closure: its reference cycle would keep the arrays alive until garbage collection.
+# As a closure, this function would keep the arrays alive, by a reference cycle, until garbage
+# collection.
 def _built(tree: Any, remaining: Iterator[Any]) -> Any:
     if tree == LEAF:
         return next(remaining)

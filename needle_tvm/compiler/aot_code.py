@@ -1,4 +1,4 @@
-"""A functional graph of AOTAutograd and its calls; it is compiled at its first call."""
+"""A functional graph of AOTAutograd and its calls; the graph is compiled at the first call."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def compile(
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
     With a model of `needle.torch.load`, parameters and buffers that it writes at each call stay in
-    the model: calls of the code read and write them there.
+    the model: calls of the code read and write the model's tensors.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
@@ -213,8 +213,8 @@ def _build(
     source: Source, lowered: _Module | None, asked: Request, folder: Path, key: dict[str, Any]
 ) -> Path:
     """Compile into the cache entry `folder`, or another folder if the cache cannot be written;
-    return the folder. Nothing is left there if a step fails. `lowered` is the source's module, if
-    it has already been lowered."""
+    return the folder. Nothing is left in the folder if a step fails. `lowered` is the source's
+    module, if it has already been lowered."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant

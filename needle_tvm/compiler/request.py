@@ -1,4 +1,4 @@
-"""The options of a compilation, checked and resolved. Imports no TVM."""
+"""The options of a compilation, checked and resolved. This module imports no TVM."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ Kwargs = Mapping[str, Any]
 class Signature:
     """The parameters of a function: the form of its calls, and which arguments are static.
 
-    `owner` says whether the first argument, `self`, is the object that a method is called on: it is
-    fixed, by its identity. `dims` names axes of inputs whose extents are not part of a signature:
-    {input: {axis: dim}}, by name or by position (without `self`). Raises UsageError for static
-    names that are not parameters.
+    `owner` says whether the first argument, `self`, is the object that a method is called on. This
+    object is fixed; its identity is part of the key. `dims` names axes of inputs whose extents are
+    not part of a signature: {input: {axis: dim}}, by name or by position (without `self`). Raises
+    UsageError for static names that are not parameters.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Signature:
         self._rest = next((e.name for e in parameters.values() if e.kind is e.VAR_POSITIONAL), "")
         self.owner = self._positional[:1] == ["self"]
         self.positions = self._positional[int(self.owner) :]
-        # By input; the trace of a call checks `dims` itself.
+        # The open axes by input. A key that names no input stays here, because tracing a call
+        # checks `dims`.
         self._open = {
             self.positions[key] if type(key) is int and key < len(self.positions) else key: axes
             for key, axes in dims.items()

@@ -57,9 +57,9 @@ def compile_torch(
     Each call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
 
     Parameters and buffers that the model's `forward` writes to are its state, which the code shares
-    with the model: each call reads them from the model's tensors and writes them there, in place.
-    So calls of the code and of the model may alternate. After `set_params`, and when exported and
-    loaded, the code has its own state.
+    with the model: each call reads them from the model's tensors and writes them to these tensors,
+    in place. So calls of the code and of the model may alternate. After `set_params`, and when
+    exported and loaded, the code has its own state.
 
     `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: it may be a sequence
     with an entry for each argument, entries may be nested like the arguments, lists may have a dim
@@ -72,9 +72,9 @@ def compile_torch(
     code is generated, and the code's results are then compared with the model's, as in `compile`.
 
     Raises InstallError without PyTorch, and the errors of `compile`. Raises UsageError for a dim
-    whose sizes the model distinguishes: it branches or loops on the size, needs it to equal a
-    number or another dim, or treats a size of 1 specially. Raises TranslationError for a model that
-    PyTorch itself cannot run on these inputs or at other sizes of the dims, that cannot be
+    whose sizes the model distinguishes: the model branches or loops on the size, needs it to equal
+    a number or another dim, or treats a size of 1 specially. Raises TranslationError for a model
+    that PyTorch itself cannot run on these inputs or at other sizes of the dims, that cannot be
     exported, has an operator without a converter, draws random numbers (dropout in training mode
     does), writes to its inputs, computes tensors whose shapes depend on values, or takes or returns
     anything but dense tensors of real numbers.
@@ -149,7 +149,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     source = source_of(graph, asked.variant)
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
-    # By a converter's fault, another program may have the same graph; it needs other code.
+    # If a converter is wrong, another program may have the same graph; that program needs other
+    # code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
         source,

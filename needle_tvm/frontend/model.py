@@ -1,4 +1,5 @@
-"""A needle model as a `Source`, which `compile` starts from. Imports TVM only to lower it."""
+"""A needle model as a `Source`, which `compile` starts from. This module imports TVM only to lower
+it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ PARALLEL_WORK = 1 << 12
 
 TASKS = 16  # per core, so that all cores finish at about the same time
 
-# Widths of a register tile, in vectors. LLVM scalarises tiles of three: an eighth of the speed.
+# Widths of a register tile, in vectors. LLVM scalarises tiles of three, which then have an eighth
+# of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
 # An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.
@@ -37,7 +38,7 @@ _SETS, _WAYS = 4096, 8
 PARTIAL = "needle.partial"
 
 # Annotation of blocks that already hold their vectors and registers, as `columns` and `windows`
-# write them. Its value is the scalar operations of one block; its loops are there to be shared out.
+# write them. Its value is the scalar operations of one block; its loops are meant to be shared out.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -293,7 +294,8 @@ def write_back(
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
-    """Compute in loop `at` the part of a block needed there: a tile of `axes` axes in registers."""
+    """Compute in loop `at` the part of a block that the loop needs: a tile of `axes` axes in
+    registers."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     *unrolled, vector = sch.get_loops(block)[-axes:]

@@ -20,7 +20,8 @@ DLIGHT = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
 
 def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT) -> PrimFunc | None:
-    """Schedule a function by the first of TVM's default rules `names` that fits; None if none does.
+    """Schedule a function by the first of TVM's default rules `names` that fits. Return None if no
+    rule fits.
 
     A rule that notices only halfway that it does not fit raises one of many errors. With some
     rules, a misfit shows only when reductions across threads are lowered.

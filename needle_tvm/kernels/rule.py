@@ -137,7 +137,7 @@ def _load() -> None:
 
 
 def rules(kind: str) -> list[Rule]:
-    """Return all rules of a kind, in the order in which they are tried."""
+    """Return all rules of one kind, in the order in which they are tried."""
     _load()
     found = [each for each in _RULES.values() if each.kind == kind]
     return sorted(found, key=lambda each: (each.order, each.name))

@@ -91,7 +91,7 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
 
 def with_tasks(function: PrimFunc, module: IRModule, add: Callable[[PrimFunc], Any]) -> PrimFunc:
     """Return a function whose calls of functions of `module` call them in the caller's module.
-    `add` enters these functions there."""
+    `add` enters these functions into the caller's module."""
     named = {variable.name_hint: variable for variable in module.get_global_vars()}
 
     def called(call: Any) -> Any:

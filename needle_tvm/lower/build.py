@@ -1,4 +1,4 @@
-"""From a Relax module to the files of an artifact. Imports TVM's compiler."""
+"""From a Relax module to the files of an artifact. This module imports TVM's compiler."""
 
 from __future__ import annotations
 

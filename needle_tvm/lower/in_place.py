@@ -1,7 +1,7 @@
 """Code that writes new values over the inputs that they replace.
 
-The attribute `updates` of `main` holds pairs (result, input), both of one type. The result is the
-input's value after the call: a cache of keys with one more row, or a weight after a step.
+The attribute `updates` of `main` holds pairs (result, input), both of the same type. The result is
+the input's value after the call: a cache of keys with one more row, or a weight after a step.
 
 `share_memory` runs on scheduled kernels. Before: no kernel or view reads the input after the kernel
 that computes the result, and that kernel
@@ -16,7 +16,7 @@ copy, and the result's kernel writes its result to the copy's memory.
 
 `add_in_place` runs after memory planning. Before: `main` begins with such copies, in allocations of
 results. After: `main_in_place` is `main` without the copies: it uses the inputs' own memory,
-writes the results of these pairs there, and returns the other results in a tuple.
+writes the results of these pairs to that memory, and returns the other results in a tuple.
 
 A pair that does not meet the preconditions stays a plain result. If none does, the module stays as
 it is.

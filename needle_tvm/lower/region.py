@@ -2,8 +2,8 @@
 
 A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
 step accesses a value that another step wrote in the current phase, or writes a value that another
-step accessed there. Two steps on one thread need no barrier between them. Two parallel loops are
-joined into one if each iteration accesses the same part of the values that they share
+step accessed in that phase. Two steps on one thread need no barrier between them. Two parallel
+loops are joined into one if each iteration accesses the same part of the values that they share
 (`regions.joined`): memory that does not fit into a cache is then read once for both.
 
 A buffer that nothing outside reads becomes a slot of a workspace; there is one workspace per dtype.
@@ -32,7 +32,7 @@ from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
 
-# In instructions, at about four a nanosecond: the measured costs of waking the pool, of one barrier
+# The measured costs, in instructions at about four a nanosecond, of waking the pool, of one barrier
 # (1 us and 0.5 us on two cores of a Zen 4), and of the barrier at the end of a loop's step, which
 # also waits for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000

@@ -1,4 +1,5 @@
-"""The variant of code to generate: stage, precision, disabled passes, cuBLAS. Imports no TVM."""
+"""The variant of code to generate: stage, precision, disabled passes, cuBLAS. This module imports
+no TVM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes: their limits, their children, and the files they write. Imports neither TVM nor
-needle.
+"""Processes: their limits, their children, and the files they write. This package imports neither
+TVM nor needle.
 
 `child` and `timing` run contestants in separate processes: thread pools of TVM and other libraries
 slow each other down in a shared process, and a crash in one process must not end the others.

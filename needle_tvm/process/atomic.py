@@ -6,7 +6,7 @@ the new ones, even after a crash or a power cut. A killed process cannot clean u
 does it (`scratch.reaped`), unless that one is killed as well. The next process to write there then
 removes the leftovers, which it recognises by their name and by a lock that nobody holds. A lock
 ends with its process, even if the process id is reused. Without locks, as on most network file
-systems, no leftovers of other processes are removed. Standard library only.
+systems, no leftovers of other processes are removed. This module uses only the standard library.
 """
 
 from __future__ import annotations

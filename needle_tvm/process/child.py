@@ -1,4 +1,5 @@
-"""Child processes that serve requests and cannot outlive their parent. Standard library only.
+"""Child processes that serve requests and cannot outlive their parent. This module uses only the
+standard library.
 
 Searches, timings, imports and checks run in them. A child runs a *service*, named
 `package.module:function`: a generator function that is called with the setup and an iterator over

@@ -266,7 +266,7 @@ def _display(console: Console) -> Iterator[Progress]:
             if isinstance(text, str):
                 bars.update(task, completed=done, total=max(total, 1), description=printable(text))
             else:
-                # Never quite complete, because a complete bar's clock stops.
+                # The bar never completes here, because a complete bar's clock stops.
                 spent = min(text.spent or 0, 0.999)
                 bars.update(task, total=1, completed=spent, description=printable(text.headline))
 
@@ -303,7 +303,7 @@ class _Lines:
 
     def _say(self, line: str) -> None:
         if line != self._said:
-            # Not wrapped: a pipe has no width.
+            # The line is not wrapped, because a pipe has no width.
             self._console.print(printable(line), soft_wrap=True)
         self._said = line
 

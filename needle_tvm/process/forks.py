@@ -1,4 +1,5 @@
-"""Work of threads during which the process does not fork. Standard library only.
+"""Work of threads during which the process does not fork. This module uses only the standard
+library.
 
 A child has only the thread that forked. Locks that another thread held stay locked in it for ever:
 Python's locks of modules that are being imported, and locks of the C library, of TVM and of needle.

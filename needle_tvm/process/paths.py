@@ -1,4 +1,4 @@
-"""Paths given by users. Standard library only."""
+"""Paths given by users. This module uses only the standard library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keep processes from outliving their use: death signals, adopted orphans, process trees.
 
-`child` and tuning's workers use it. Functions marked "Linux only" have no counterpart on macOS and
-Windows. Standard library only.
+`child` and tuning's workers use it. macOS and Windows have no counterpart of the functions that
+work only on Linux. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Process:
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send a signal when the parent's thread ends, for whatever reason.
 
-    Linux only; elsewhere it does nothing.
+    Works only on Linux; elsewhere it does nothing.
     """
     if sys.platform != "linux":
         return
@@ -41,12 +41,12 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends. Linux only."""
+    """Become the parent of every descendant whose own parent ends. Works only on Linux."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def process_table() -> dict[int, Process]:
-    """Return all processes by id, as /proc shows them. Linux only."""
+    """Return all processes by id, as /proc shows them. Works only on Linux."""
     page = os.sysconf("SC_PAGE_SIZE")
     table = {}
     for name in os.listdir("/proc"):
@@ -62,7 +62,7 @@ def process_table() -> dict[int, Process]:
 
 
 def newest_process() -> int:
-    """Return the id of the process or thread started last on this machine. Linux only."""
+    """Return the id of the process or thread started last on this machine. Works only on Linux."""
     return int(Path("/proc/loadavg").read_text().split()[-1])
 
 
@@ -79,7 +79,7 @@ def descendants(pid: int, table: dict[int, Process]) -> Iterator[Process]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process in bytes; 0 if it has ended. Linux only."""
+    """Return the resident memory of a process in bytes; 0 if it has ended. Works only on Linux."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -90,7 +90,7 @@ def kill_children(spared: Collection[int] = ()) -> bool:
     """Kill this process's children except those `spared`, and reap those that have ended.
 
     Returns whether any of them is left. Their own children become this process's (see
-    `adopt_orphans`) once they have ended, so call it until it returns False. Linux only.
+    `adopt_orphans`) once they have ended, so call it until it returns False. Works only on Linux.
     """
     if not spared and not _has_children():
         return False

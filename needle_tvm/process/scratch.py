@@ -1,6 +1,6 @@
 """Temporary folders that are removed when their process ends, even if it is killed.
 
-Standard library and a POSIX shell only.
+This module uses only the standard library and a POSIX shell.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The number of CPU cores that this process may use, and TVM's thread pool set to it.
 
-Standard library only: importable without needle and TVM.
+This module uses only the standard library, so it can be imported without needle and TVM.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 
 MOST_THREADS = 4096  # larger numbers are mistakes: a system runs out of room for threads
 
-# How often an idle worker looks for work, yielding its core in between, before it sleeps. TVM's own
-# 300,000 take about 0.2 s, during which it obstructs others and the process cannot end.
+# How often an idle worker looks for work, yielding its core in between, before it sleeps. TVM's
+# default of 300,000 looks takes about 0.2 s; in this time the worker obstructs others and the
+# process cannot end.
 _SPINS = 30_000
 
 # The variables that common numeric libraries read when they are loaded.
@@ -34,7 +35,8 @@ THREAD_VARIABLES = (
 
 
 def check_threads(threads: object, what: str = "threads") -> int:
-    """Return `threads`. Raises UsageError, naming it `what`, unless it is an integer in 1..4096."""
+    """Return `threads`. Raises UsageError, which calls the number `what`, unless the number is an
+    integer from 1 to 4096."""
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"{what}={threads!r}: must be an integer from 1 to {MOST_THREADS}")
     return threads

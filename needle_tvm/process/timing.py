@@ -14,7 +14,7 @@ returns the results as a list of NumPy arrays (the type `Calls`). A third value,
 returns the seconds per call by a device's own clock, or None if it cannot measure them; every block
 then has that time too.
 
-Standard library and NumPy only: importable without needle and TVM.
+This module uses only the standard library and NumPy, so it can be imported without needle and TVM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Turns of threads: work that only one thread does at a time. Standard library only."""
+"""Turns of threads: work that only one thread does at a time. This module uses only the standard
+library."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 # Its hook is registered first, and so runs last before a fork: the thread whose turn it is may
-# enter `loading`, but no thread enters `compiling` there.
+# enter `loading` in this hook, but no thread enters `compiling`.
 from needle_tvm.process import forks  # noqa: F401
 
 P = ParamSpec("P")

@@ -23,7 +23,7 @@ class Calls:
 
     With a class `result`, which must offer DLPack's C exchange table, native calls return objects
     of it, and `wrap` makes one from a NumPy array. With `wrap` only, `wrap` makes all results. If
-    all arrays of a call are on the code's GPU, results stay there: `share` makes an object that
+    all arrays of a call are on the code's GPU, results stay on it: `share` makes an object that
     shares the memory of a tvm_ffi tensor.
 
     The native module serves arrays that fit, and copies only arrays that are not aligned. All other

@@ -34,7 +34,7 @@ class Inputs:
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Return tensors of arrays that fit the signature, over the same memory if the code can
-        read it there. Raises InputError for other arrays."""
+        read that memory. Raises InputError for other arrays."""
         shared = self._here.shared
         return [
             shared(each, spec.alignment) if isinstance(each, np.ndarray) else each

@@ -52,7 +52,7 @@ class HostMemory:
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
         """Return a tvm_ffi tensor over the array's own memory, or a copy if the code cannot read
-        it there; the memory must begin at a multiple of `alignment` bytes."""
+        that memory; the memory must begin at a multiple of `alignment` bytes."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and array.size:
             tensor = bfloat16.to_tensor(self._ffi, array)
@@ -175,7 +175,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT."""
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    # Not a slice: NumPy does not move the pointer of an empty slice.
+    # A slice would not do: NumPy does not move the pointer of an empty slice.
     copy = np.ndarray(array.shape, array.dtype, memory, start)
     copy[...] = array
     if not copy.size:

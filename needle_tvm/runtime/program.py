@@ -1,4 +1,4 @@
-"""A program: a loaded artifact that this machine can run; it is called with arrays.
+"""A program: a loaded artifact that this machine can run and that is called with arrays.
 
     from needle_tvm import runtime
     model = runtime.load("out/mlp")
@@ -92,8 +92,8 @@ class Program:
 
     def state(self) -> Arrays:
         """Return a copy of the state after the calls so far: arrays by name, such as weights and
-        moments of a training step. Empty for a model without state. Raises ParameterError if the
-        state has not been given yet."""
+        moments of a training step. The copy is empty for a model without state. Raises
+        ParameterError if the state has not been given yet."""
         return self._own_state().arrays() if self.artifact.main.state else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -117,9 +117,10 @@ class Program:
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
         aligned is copied. Returns NumPy arrays in the structure that the model returns. If all
-        inputs are on the code's GPU, returns tvm_ffi Tensors (with DLPack) there. With `out=`,
-        arrays in that structure, the results are written to them and `out` is returned, unless the
-        model has an argument of that name. A model with state continues from the previous call.
+        inputs are on the code's GPU, returns tvm_ffi Tensors (with DLPack) on that GPU. With
+        `out=`, arrays in that structure, the results are written to them and `out` is returned,
+        unless the model has an argument of that name. A model with state continues from the
+        previous call.
 
         Raises InputError for an argument whose structure, shape or dtype differs from the compiled
         one, for indices out of range (indices in a GPU's memory are not checked), and for an `out`

@@ -1,8 +1,8 @@
 """A compiled model as one CUDA graph: all its kernels in one launch.
 
 A captured graph keeps its addresses, so inputs are copied into the graph's own buffers, and results
-out of them. NumPy arrays are copied to the GPU and back anyway, so the graph adds no copy for them;
-tensors on the GPU take one more copy there, on the same stream.
+are copied out of these buffers. NumPy arrays are copied to the GPU and back anyway, so the graph
+adds no copy for them; tensors on the GPU take one more copy on the GPU, on the same stream.
 
 A replay belongs to one thread, like the virtual machine it was captured from, and to one set of
 weights, whose addresses it also holds.
@@ -64,7 +64,7 @@ class Replay:
         return arrays
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return new tensors on the GPU for tensors there; the stream computes them later."""
+        """Return new tensors on the GPU for tensors on the GPU; the stream computes them later."""
         stream = self._begin()
         self._launch(tensors, stream)
         found = list(self._new_results())
@@ -98,7 +98,8 @@ class Replay:
 
     def _capture(self) -> cuda_driver.Graph:
         # The first run is not captured: it loads modules and fills the allocator's pool, which a
-        # graph cannot do. It needs valid inputs, since it reads at the indices among them.
+        # graph cannot do. This run needs valid inputs, because kernels read at the indices among
+        # the inputs.
         self._main(*self._inputs, *self.params)
         held: list[Any] = []
 

@@ -1,4 +1,5 @@
-"""This machine's NVIDIA GPUs, as the CUDA driver describes them. Imports neither TVM nor needle.
+"""This machine's NVIDIA GPUs, as the CUDA driver describes them. This module imports neither TVM
+nor needle.
 
 `spec` and the runtime look GPUs up here. Names and numbers of attributes are those of cuda.h
 (`CUdevice_attribute`), an ABI that only grows.

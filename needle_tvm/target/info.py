@@ -1,6 +1,6 @@
 """Facts about a target that passes and schedule rules ask of TVM's Target.
 
-Imports TVM when asked about features and dtypes.
+This module imports TVM when asked about features and dtypes.
 """
 
 from __future__ import annotations

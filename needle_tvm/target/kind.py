@@ -1,4 +1,5 @@
-"""The kinds of targets, each named after TVM's generator of its code. Imports no compiler.
+"""The kinds of targets, each named after TVM's generator of its code. This module imports no
+compiler.
 
 Tables of rules, passes and limits are keyed by them.
 """

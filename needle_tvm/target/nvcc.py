@@ -1,4 +1,5 @@
-"""Compile CUDA source to machine code with the toolkit's nvcc. Imports neither TVM nor needle.
+"""Compile CUDA source to machine code with the toolkit's nvcc. This module imports neither TVM nor
+needle.
 
 `lower` compiles kernels with it, and `tune.library` compiles candidates with it.
 """
@@ -90,7 +91,7 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[Resources]]:
     with scratch_folder("needle-nvcc-") as folder:
         text, code = folder / "kernels.cu", folder / "kernels.cubin"
         text.write_text(source)
-        # No --use_fast_math: it changes the rounding of divisions and roots, and flushes
+        # --use_fast_math is left out: it changes the rounding of divisions and roots, and flushes
         # subnormals.
         command = [nvcc, "-std=c++17", "-O3", "-w", "-Xptxas", "-v", "-cubin", f"-arch={arch}"]
         try:

@@ -1,6 +1,6 @@
 """The precision of matmuls' and convolutions' operands: float32, or rounded to a narrower dtype.
 
-`compiler.request` checks it. Imports neither needle nor TVM.
+`compiler.request` checks it. This module imports neither needle nor TVM.
 
 | precision | significant bits | range of magnitudes | on |
 |---|---|---|---|

@@ -1,4 +1,5 @@
-"""Resolve the target that a model is compiled for. Imports TVM only for TVM's own Target.
+"""Resolve the target that a model is compiled for. This module imports TVM only for TVM's own
+Target.
 
 `compiler.request` resolves the `target` argument of `compile` with it.
 """
@@ -190,7 +191,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
 
 
 def _check_with_llvm(fields: dict[str, Any]) -> None:
-    """Raise TargetError for names unknown to LLVM, before it prints, crashes or exits on them."""
+    """Raise TargetError for names unknown to LLVM, before LLVM prints, crashes or exits on them."""
     from needle_tvm._tvm import names as tvm_names
 
     mcpu, triple = fields["mcpu"], fields.get("mtriple")

@@ -25,7 +25,7 @@ def substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tree in which `change` has replaced every node of a kind, innermost first."""
+    """Return a tree in which `change` has replaced every node of one kind, innermost first."""
     return tvm_ffi.structural_map(root, (kind, change))
 
 

@@ -1,8 +1,8 @@
 """Statements of lowered functions: loop nests, buffers over memory, and shared parallel regions.
 
-TVM's code generator for CPUs has three pragmas for a region (`codegen_cpu.cc`). A launch point
-wakes the thread pool, and parallel loops inside are distributed over the threads that it woke.
-After a statement with a barrier, all threads wait for each other.
+Two pragmas of TVM's code generator for CPUs form a region (`codegen_cpu.cc`). A launch point wakes
+the thread pool, and parallel loops inside are distributed over the threads that it woke. After a
+statement with a barrier, all threads wait for each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from needle_tvm.tir.functions import linear_in, lowered_loops, module_of, variab
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-_TASK = 1000  # instructions of a body: beside so many, a call's are less than 1 %
+# Instructions of a body that is long enough to be called: the call adds less than 1 % to them.
+_TASK = 1000
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -31,8 +32,9 @@ def lowered(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def from_the_start(function: PrimFunc) -> PrimFunc:
-    """Return a lowered function whose arguments begin where their memory does, for a caller that
-    places them itself: arguments of statements that an op wrote may begin anywhere."""
+    """Return a lowered function whose arguments begin at the start of their memory, for a caller
+    that places them itself. Without this, arguments of statements that an op wrote may begin
+    anywhere in their memory."""
     values: dict[Any, Any] = {}
     for buffer in filter(tirx.is_buffer_var, function.params):
         if isinstance(buffer.elem_offset, tirx.Var):
@@ -62,8 +64,8 @@ def calling_tasks(
     lanes: int,
     add: Callable[[PrimFunc], Any],
 ) -> PrimFunc:
-    """Return a scheduled function whose nests call the functions that a region of it would call
-    (`tasks.shared`). `lowered` is the same function after lowering."""
+    """Return a scheduled function that calls the same body functions (`tasks.shared`) as a parallel
+    region that contains its nests. `lowered` is the same function after lowering."""
     copy, statements = copied(lowered)
     steps = [tasks.shared(each, {}, add) for each in bodies_apart(statements, symbolic, lanes)]
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(steps)))
@@ -105,8 +107,9 @@ def is_serial_loop(statement: Any) -> bool:
 
 
 def choice_of_nests(statement: Any) -> Any:
-    """Return a choice by size between loop nests as a choice between parallel nests only, with
-    their bodies `tasks.apart`; None for any other statement."""
+    """If the statement is a loop nest, or an if that chooses between loop nests by their size,
+    return it with every nest parallel and every body marked by `tasks.apart`. Return None for any
+    other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
         if None in branches:
@@ -119,17 +122,17 @@ def choice_of_nests(statement: Any) -> Any:
 
 
 def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -> list[Any]:
-    """Return statements whose nests have bodies that are `tasks.apart`: all bodies if extents are
-    symbolic; otherwise, with `lanes`, the bodies that run long enough for a call to cost
-    nothing."""
+    """Return the statements with bodies of nests marked by `tasks.apart`: all bodies if extents are
+    symbolic, otherwise those so long that a call costs almost nothing, or none if `lanes` is
+    None."""
     if symbolic:
         return [choice_of_nests(each) or each for each in statements]
     return list(statements) if lanes is None else [_body_apart(each, lanes) for each in statements]
 
 
 def _body_apart(statement: Any, lanes: int) -> Any:
-    """Return a loop of known extent with its body `tasks.apart`; return other statements as they
-    are."""
+    """Return a loop with its body marked by `tasks.apart` if the body's buffers are known and it is
+    so long that a call costs almost nothing; return other statements as they are."""
     if not isinstance(statement, tirx.For) or statement.kind not in _LOOPS:
         return statement
     if buffers_in(statement) is None or instructions(statement.body, lanes) < _TASK:
@@ -152,7 +155,8 @@ def serial(nest: Any) -> Any:
 
 
 def all_serial(statement: Any) -> Any:
-    """Return a statement in the form that one thread runs, with any parallel loops in it serial."""
+    """Return a statement in the form that one thread runs, with all its parallel loops made
+    serial."""
 
     def serial_loop(node: Any) -> Any:
         if node.kind != tirx.ForKind.PARALLEL:
@@ -163,13 +167,13 @@ def all_serial(statement: Any) -> Any:
 
 
 def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
-    """Return one parallel loop whose iterations run those of `first` and then those of `second`.
-    Return None if an iteration of one may access memory that another iteration of the other
-    accesses too.
+    """Return one parallel loop; each of its iterations runs the same iteration of `first` and then
+    of `second`. Return None if an iteration of one may access memory that another iteration of the
+    other accesses too.
 
-    `key_of` returns the key of the value in whose memory a buffer lies, for values that one nest
-    writes and the other accesses. All accesses to such a value in iteration i of both loops must
-    lie in [i * n, (i + 1) * n), for one n.
+    `key_of(buffer)` returns the key of the value in whose memory the buffer lies if one nest writes
+    this value and the other accesses it; otherwise None. All accesses to such a value in iteration
+    i of both loops must lie in [i * n, (i + 1) * n), for one n.
     """
     if not all(isinstance(nest, tirx.For) and is_parallel(nest) for nest in (first, second)):
         return None
@@ -299,8 +303,9 @@ def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
 
 
 def is_sized(buffer: Any, symbols: Collection[Any]) -> bool:
-    """Return whether the shape of a buffer is known except for `symbols`, and its first element is
-    where its memory begins. Buffers of statements that an op wrote itself may begin elsewhere."""
+    """Return whether the shape of a buffer is known except for `symbols`, and whether its first
+    element is at the start of its memory. Buffers of statements that an op wrote itself may begin
+    elsewhere."""
     if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
         return False
     extents = [each for each in buffer.shape if not isinstance(each, int)]
@@ -317,8 +322,9 @@ def declared_over(buffer: Any, memory: Any) -> Any:
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
-    """Return a nest whose buffers in `places` are parts of others. All of them have one axis.
-    `places` maps a buffer to the other buffer and the first element there.
+    """Return a nest that accesses parts of other buffers instead of the buffers in `places`. All of
+    them have one axis. `places` maps a buffer to the other buffer and to the index in it of the
+    part's first element.
 
     Loads and stores name the other buffer itself. If instead a view were declared over an address
     inside it, TVM's code generator would treat the view as separate memory, and LLVM could reorder
@@ -345,7 +351,7 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
     """Return a nest that also stores to `other` all that it stores to `buffer`; None if it reads
-    `buffer`, as it does for a sum that is kept there."""
+    `buffer`, as it does for a sum that is kept in `buffer`."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 
@@ -360,7 +366,8 @@ def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
 
 def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFunc:
     """Return a function of statements, in the form of TVM's scheduled functions."""
-    # TVM's graph passes look into functions, and expect the root block with which all begin.
+    # TVM's graph passes look into functions, and expect the root block with which every scheduled
+    # function begins.
     body = in_sequence(statements) if statements else tirx.Evaluate(0)
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
     function = PrimFunc(list(parameters), root)
@@ -412,7 +419,8 @@ def _phase(nests: Sequence[Any], waits: bool) -> Any:
 
 
 def _on_one_thread(nest: Any) -> Any:
-    # Not a loop of one iteration: passes remove such a loop, and then every thread would run it.
+    # The loop has two iterations, of which one does nothing: passes remove a loop of one iteration,
+    # and then every thread would run the nest.
     turn = tirx.Var("turn", "int32")
     return tirx.For(turn, 0, 2, tirx.ForKind.PARALLEL, tirx.IfThenElse(turn == 0, nest, None))
 

@@ -1,7 +1,7 @@
 """The options of a search: its budget, its seed, and where candidates are measured.
 
 `compiler.request` makes an `Options` of the arguments of `compile`, and `session` searches by it.
-Imports no TVM.
+This module imports no TVM.
 """
 
 from __future__ import annotations

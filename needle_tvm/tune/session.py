@@ -2,8 +2,8 @@
 
 `compiler.compiler` calls `tune`. The search itself runs in a child process (`search.search`), which
 is restarted if it dies. The budget belongs to the tuned model: tasks, target, versions and seed
-name a session in the record store, and every trial there names the session that paid for it. So a
-restarted search continues where the last one stopped, whatever stopped it.
+name a session in the record store, and every trial in the store names the session that paid for it.
+So a restarted search continues where the last one stopped, whatever stopped it.
 """
 
 from __future__ import annotations

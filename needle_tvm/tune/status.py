@@ -1,7 +1,7 @@
 """The progress of a running search, and one line about its results.
 
 `search` sends it from its process, `session` passes it to the caller's `progress`, and the command
-lines display it. Standard library only.
+lines display it. This module uses only the standard library.
 """
 
 from __future__ import annotations

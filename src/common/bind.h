@@ -18,15 +18,15 @@ inline bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= k
 extern PyObject* g_dtype_names[kDTypes];
 pybind11::tuple tuple_of(const Dims& d);
 
-// Copies an object with Python's buffer interface to a device; TypeError for element types that
-// needle does not store.
+// Copies an object with Python's buffer interface to a device. Throws TypeError for element types
+// that needle does not store.
 View from_numpy(pybind11::handle source, int on);
 // Makes a new NumPy array.
 pybind11::object to_numpy(const View& v);
 
 // Adds the class View and the functions over views to a module.
 void bind(pybind11::module_& m);
-// Returns the index; std::invalid_argument if there is no such device.
+// Returns the index. Throws std::invalid_argument if there is no such device.
 int checked_device(int index);
 
 }  // namespace needle

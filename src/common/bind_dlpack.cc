@@ -95,9 +95,9 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
     refuse("strides overflow");
   char* data = static_cast<char*>(t.data) + t.byte_offset;
   if (elements == 0) return View::empty(dtype, shape, *on);
-  if (t.data == nullptr) refuse("its data pointer is null");
+  if (t.data == nullptr) refuse("the tensor's data pointer is null");
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size) != 0)
-    refuse("its memory is not aligned to its element type");
+    refuse("the tensor's memory is not aligned to its element type");
   auto buffer = std::make_shared<Buffer>(data + low * size, bytes, std::move(release), *on);
   buffer->mark_shared();
   device::take_over(*buffer);
@@ -111,7 +111,8 @@ View owner_of(Managed* m) {
   auto release = [m] {
     if (m->deleter == nullptr || !Py_IsInitialized()) return;
     const py::gil_scoped_acquire gil;
-    const py::error_scope kept;  // the view may die of an error, and the owner may run Python
+    // The view may be destroyed while a Python error is set, and the deleter may run Python.
+    const py::error_scope kept;
     m->deleter(m);
   };
   View view = import_tensor(m->tensor, release);
@@ -131,7 +132,7 @@ View take_over(const py::object& capsule, const char* name, const char* used) {
 void check_usable(const dlpack::ManagedVersioned* m) {
   if (m->version.major != 1)
     refuse("DLPack version " + std::to_string(m->version.major) + " is not known");
-  if (m->flags & dlpack::kReadOnly) refuse("its memory is read-only; copy it first");
+  if (m->flags & dlpack::kReadOnly) refuse("the tensor's memory is read-only; copy it first");
 }
 
 }  // namespace
@@ -142,9 +143,9 @@ DType dtype_of_dlpack(const dlpack::DataType& t) {
       const DTypeInfo& row = info(static_cast<DType>(i));
       if (row.dlpack_code == t.code && row.dlpack_bits == t.bits) return static_cast<DType>(i);
     }
-  throw TypeError("from_dlpack: element type (code " + std::to_string(t.code) + ", " +
-                  std::to_string(t.bits) + " bits, " + std::to_string(t.lanes) +
-                  " lanes) is not stored by needle");
+  throw TypeError("from_dlpack: needle has no dtype for element type (code " +
+                  std::to_string(t.code) + ", " + std::to_string(t.bits) + " bits, " +
+                  std::to_string(t.lanes) + " lanes)");
 }
 
 dlpack::ManagedVersioned* export_view(const View& view, int64_t stream) {

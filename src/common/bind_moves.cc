@@ -1,5 +1,5 @@
 // Functions for calls on a few elements, where reading the arguments in Python takes longer than
-// the work. Functions that return another view of the same memory take plain arguments alone (ints
+// the work. Functions that return another view of the same memory accept only plain arguments (ints
 // of the class int, slices of ints or None, tuples and lists). For other arguments, and arguments
 // that do not fit, they return None; Python code shared with the reference device then takes over.
 #include "common/bind_moves.h"

@@ -1,8 +1,8 @@
 // The functions of a device. They are declared once here, and defined by src/cpu and by src/cuda in
 // files of the same names; a module links one of the two. The functions of functions.h check
 // operands and allocate results before they call these, so nothing is checked again: dtypes, shapes
-// and strides fit, operands are on one device, results share no memory with operands, and loops are
-// not empty (unless stated otherwise).
+// and strides fit, operands are on the same device, results share no memory with operands, and
+// loops are not empty (unless stated otherwise).
 #pragma once
 
 #include <optional>

@@ -55,20 +55,20 @@ inline bool is_half(DType t) { return is_floating(t) && itemsize(t) == 2; }
 // int8, uint8, int16, uint16
 inline bool is_small_integer(DType t) { return info(t).kind == 1 && itemsize(t) < 4; }
 inline bool is_unsigned(DType t) { return info(t).dlpack_code == 1; }
-// The dtype in which values of a dtype are computed and accumulated. Integers wrap, so a result in
-// int32 has the low bits of the result in fewer bits.
+// The dtype in which values of a dtype are computed and accumulated. Integers wrap, so the low 8 or
+// 16 bits of an int32 result are the result computed in 8 or 16 bits.
 inline DType compute_type(DType t) {
   if (is_small_integer(t)) return DType::int32;
   return is_half(t) ? DType::float32 : t;
 }
 
-// Float-valued functions compute integers and bools in float64.
+// Float-valued functions of integers and bools are computed in float64.
 inline DType floating_of(DType t) { return is_floating(t) ? t : DType::float64; }
 // Sums and products of integers and bools are int64.
 inline DType sum_type(DType t) { return is_floating(t) ? t : DType::int64; }
 
 // NumPy's result_type of two arrays. bfloat16, which NumPy lacks, follows float16's rules. float16
-// with bfloat16 gives float32, because neither holds the other.
+// with bfloat16 gives float32, because neither can represent all values of the other.
 inline DType promote(DType a, DType b) {
   if (a == b) return a;
   const DTypeInfo &x = info(a), &y = info(b);
@@ -90,7 +90,8 @@ inline DType promote(DType a, DType b) {
   return high;
 }
 
-// The dtype of an array of dtype t with a Python scalar of a kind: scalars are weak.
+// Returns the dtype of an operation on an array of dtype t and a Python scalar of this kind.
+// Scalars are weak: they change the dtype only if their kind is higher.
 inline DType promote_scalar(DType t, int kind) {
   if (kind <= info(t).kind) return t;
   return kind == 2 ? DType::float64 : DType::int64;

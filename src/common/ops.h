@@ -52,8 +52,8 @@ constexpr bool gives_bools(Category c) {
 
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
 
-// The new value of an element at repeated positions: the last value put there, the sum with the old
-// value, or the largest or least of all.
+// The new value of an element to which several values are put: the last of them, their sum with the
+// old value, or the largest or least of them and the old value.
 enum class Put { set, add, max, min };
 
 // The optimizers' settings for one step.

@@ -182,7 +182,7 @@ NEEDLE_HD static inline To convert(From x) {
   if constexpr (Kind<To>::boolean) {
     return x != From(0);
   } else if constexpr (Kind<From>::floating && !Kind<To>::floating) {
-    // NaN and values out of range give the lowest integer, as on x86 (and in NumPy there).
+    // NaN and values out of range give the lowest integer, as on x86 (and in NumPy on x86).
     constexpr From limit = sizeof(To) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
     constexpr To lowest = sizeof(To) == 4 ? To(INT32_MIN) : To(INT64_MIN);
     return x >= -limit && x < limit ? static_cast<To>(x) : lowest;

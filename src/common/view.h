@@ -36,9 +36,10 @@ struct IndexRange {
 
 class Buffer {
  public:
-  // New memory of a device. Throws std::bad_alloc on failure.
+  // Allocates new memory of a device. Throws std::bad_alloc on failure.
   Buffer(int64_t bytes, int device);
-  // Foreign memory; `release` runs when the last view is gone and the device's work on it is done.
+  // Wraps foreign memory; `release` runs when the last view is gone and the device's work on it is
+  // done.
   Buffer(void* data, int64_t bytes, std::function<void()> release, int device);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -148,14 +149,14 @@ Dims compact_strides(const Dims& shape);
 // The axes by descending stride, which is their order in memory.
 Dims memory_order(const Dims& shape, const Dims& strides);
 Dims permuted(const Dims& d, const Dims& order);
-// The number of elements of a shape; std::invalid_argument for negative extents or more bytes than
-// 2^63 - 1.
+// Returns the number of elements of a shape. Throws std::invalid_argument for negative extents or
+// more bytes than 2^63 - 1.
 int64_t checked_size(const Dims& shape, int64_t itemsize);
-// NumPy broadcasting; std::invalid_argument naming `what` and both shapes.
+// Broadcasts like NumPy. Throws std::invalid_argument that names `what` and both shapes.
 Dims broadcast_shapes(const Dims& a, const Dims& b, const char* what);
 // The strides of `view` under `shape`, to which its shape must broadcast.
 Dims broadcast_strides(const View& view, const Dims& shape);
-// `view` under a broadcast shape; std::invalid_argument naming `what`.
+// Returns `view` under a broadcast shape. Throws std::invalid_argument that names `what`.
 View broadcast_to(const View& view, const Dims& shape, const char* what);
 // Throws std::invalid_argument unless all operands are on the device of the first.
 [[noreturn]] void refuse_devices(const char* what, int a, int b);

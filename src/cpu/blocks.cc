@@ -56,7 +56,7 @@ struct Kept {
   }
 };
 
-// Never destroyed: buffers may be freed while the process exits.
+// The kept blocks are never destroyed: buffers may be freed while the process exits.
 Kept& kept() {
   static Kept* the = new Kept;
   return *the;

@@ -9,7 +9,7 @@ namespace needle {
 
 namespace {
 
-// Never freed: other libraries may hold a table as long as the process lives.
+// The names are never freed: other libraries may hold a table as long as the process lives.
 struct Names {
   PyObject* data = PyUnicode_InternFromString("_data");
   PyObject* node = PyUnicode_InternFromString("_node");

@@ -24,7 +24,7 @@ struct GridPlan {
 };
 
 // `grid` is at the first of `count` points; x and to_x are at the first of `channels` channels; y
-// and grad are there, at the first point.
+// and grad are at the first point of that channel.
 struct GridKernels {
   void (*sample)(const GridPlan& q, const void* x, const void* grid, int64_t count, void* y);
   // to_x += the gradient for x
@@ -35,7 +35,7 @@ struct GridKernels {
                  int64_t count, void* to_grid);
 };
 
-// For float32 and float64.
+// The kernels for float32 and float64.
 const GridKernels& grid_kernels(DType t);
 
 }  // namespace needle

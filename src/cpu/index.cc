@@ -99,7 +99,8 @@ void scatter(const View& dst, const Positions& positions, const View& index, con
   int t = static_cast<int>(dst.dtype());
   CastRow assign = kernels().cast[t][t];
   AddToRow add = kernels().add_to[t];
-  // In index order, so the result does not depend on threads, which divide the other axes.
+  // Additions are in index order, so the result does not depend on threads, which divide the other
+  // axes.
   auto piece = [&](int64_t begin, int64_t end) {
     for (size_t i = 0; i < where.size(); ++i)
       rest.run(begin, end, [&](const int64_t* offset, int64_t length) {

@@ -26,7 +26,7 @@ constexpr int64_t kParallelWork = 1 << 19;  // multiply-adds below which threads
 
 constexpr const char* kNoScratch = "matmul: cannot allocate memory to pack its operands";
 
-// At least 1, because it is a divisor.
+// Returns at least 1, because the result is a divisor.
 int64_t work_of(std::initializer_list<int64_t> factors) {
   return std::max<int64_t>(1, product(factors));
 }

@@ -31,7 +31,8 @@ using std::chrono::nanoseconds;
 
 constexpr int kMaxThreads = 256;
 constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed thread's share
-// In a training loop kernels follow within microseconds; waking a thread takes tens of them.
+// In a training loop kernels follow within microseconds; waking a thread takes tens of
+// microseconds.
 constexpr nanoseconds kSpin(150'000);
 // How long a thread spins for other threads of its call before it sleeps: the other threads' cores
 // may be taken, or they may need this thread's core.
@@ -365,7 +366,7 @@ class Pool {
   std::condition_variable wake_;
 };
 
-// Never destroyed: workers may still read it while the process exits.
+// The pool is never destroyed: workers may still read it while the process exits.
 Pool* g_pool = nullptr;
 std::atomic<int> g_threads{1};
 thread_local bool t_inside = false;

@@ -44,7 +44,8 @@ NEEDLE_SHARED void barrier(Team* team);
 NEEDLE_SHARED int num_threads();
 NEEDLE_SHARED void set_num_threads(int count);
 
-// Reads NEEDLE_NUM_THREADS, else affinity and cgroup quota. std::invalid_argument for a bad value.
+// Reads NEEDLE_NUM_THREADS, else affinity and cgroup quota. Throws std::invalid_argument for a bad
+// value.
 NEEDLE_SHARED void init_threads();
 
 }  // namespace needle

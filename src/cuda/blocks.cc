@@ -1,6 +1,6 @@
 // Device memory. cudaMalloc and cudaFree wait for the device and take longer than most kernels, so
-// released blocks are kept by device, stream and size. A block that follows a stream can serve the
-// next work on that stream at once, without an event.
+// released blocks are kept for reuse, grouped by device, stream and size. The next work on the
+// stream that last used a block can use the block at once, without an event.
 #include "common/blocks.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kGranule = 512;
 
-// Rounds sizes up in steps of an eighth of the power of two below, so that similar sizes share
-// blocks.
+// Rounds a size up to a multiple of one eighth of the largest power of two that does not exceed it
+// (and of at least 512 bytes), so that similar sizes share blocks.
 int64_t rounded(int64_t bytes) {
   int64_t step = kGranule;
   while (step <= bytes / 16) step *= 2;
@@ -183,10 +183,10 @@ const char* out_of_memory_note(int device) {
   }
   Pool& p = pool_of(device);
   std::lock_guard<std::mutex> lock(p.mutex);
-  note = "but that failed: device " + std::to_string(device) + " has " + std::to_string(free) +
-         " of " + std::to_string(total) + " bytes free, " + std::to_string(p.reserved) +
-         " are needle's";
-  if (p.limit != INT64_MAX) note += ", their limit is " + std::to_string(p.limit);
+  note = "but allocating them failed: device " + std::to_string(device) + " has " +
+         std::to_string(free) + " of " + std::to_string(total) + " bytes free; needle holds " +
+         std::to_string(p.reserved) + " bytes";
+  if (p.limit != INT64_MAX) note += ", and its limit is " + std::to_string(p.limit);
   return note.c_str();
 }
 

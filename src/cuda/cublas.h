@@ -10,7 +10,8 @@
 namespace needle {
 namespace cuda {
 
-// Reads NEEDLE_GEMM (auto, own, blas); called at import. std::invalid_argument for other values.
+// Reads NEEDLE_GEMM (auto, own, blas); called at import. Throws std::invalid_argument for other
+// values.
 void init_cublas();
 // Adds folders to search after the folders that the loader knows.
 void add_library_folders(std::vector<std::string> folders);

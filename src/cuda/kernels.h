@@ -16,7 +16,8 @@ namespace cuda {
 
 constexpr int kThreads = 256;
 
-// For loops that gain nothing from unrolling: it would make the many kernels several times as long.
+// Marks loops that gain nothing from unrolling; unrolled, they would make the many kernels several
+// times as long.
 #ifdef __CUDA_ARCH__
 #define NEEDLE_ROLLED _Pragma("unroll 1")
 #else
@@ -27,7 +28,7 @@ constexpr int kThreads = 256;
 template <int N>
 struct Layout {
   int ndim;
-  bool few;  // whether 32 bits can count them, which divides faster
+  bool few;  // whether 32-bit integers can number all elements; they divide faster
   int64_t total;
   int64_t shape[kMaxDims];
   int64_t strides[N][kMaxDims];

@@ -12,7 +12,7 @@ struct Sorted {
 
 class Sorter {
  public:
-  // Allocates memory for n positions below `extent`; OutOfMemory names `what`.
+  // Allocates memory for n positions below `extent`. Throws OutOfMemory that names `what`.
   Sorter(const char* what, int device, int64_t n, int64_t extent);
   // `index` may hold negative positions, which count from the end. The result lives as long as the
   // sorter.

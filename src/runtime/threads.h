@@ -5,7 +5,8 @@ namespace needle {
 
 // The number of threads that this thread's calls of adopted code use; 1 at first.
 void use_threads(int count);
-// Lets the library loaded from `path` use needle's threads. std::runtime_error if it is not loaded.
+// Lets the library loaded from `path` use needle's threads. Throws std::runtime_error if it is not
+// loaded.
 void adopt(const char* path);
 
 }  // namespace needle

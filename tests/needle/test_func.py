@@ -276,7 +276,7 @@ def first(x):
 
 
 ERRORS = [
-    (lambda f, x: f(lambda x: x.sum(), 3)(x), ValueError, "argnums 3 for a call with 1 pos"),
+    (lambda f, x: f(lambda x: x.sum(), 3)(x), ValueError, "argnums 3 is out of range"),
     (lambda f, x: f(lambda x: x.sum(), (0, -1))(x), ValueError, "twice"),
     (lambda f, x: f(lambda x: x.sum(), 1.5)(x), TypeError, r"argnums 1\.5"),
     (lambda f, x: f(lambda x: x.sum())(2.0), TypeError, "hold a float"),

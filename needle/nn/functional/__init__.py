@@ -1,7 +1,7 @@
 """The functions of layers and losses, with PyTorch's names. They keep no state.
 
 Weights have the layouts of needle's layers: (in, out) for `linear`, (k, k, in, out) for `conv2d`.
-The `reduction` of a loss is "mean", "sum" or "none" (ValueError for other values). Norms add `eps`
+The `reduction` of a loss is "mean", "sum" or "none"; other values raise ValueError. Norms add `eps`
 to the variance, or to the mean square. Activations and dropout accept `inplace`, which has no
 effect.
 """

@@ -13,7 +13,7 @@ from .basic import softmax
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
     """Return a * sigmoid(b) for the first half a and the second half b of x along the axis `dim`
-    (Dauphin et al. 2017). ShapeError unless the axis has an even extent."""
+    (Dauphin et al. 2017). Raises ShapeError unless the axis has an even extent."""
     check_tensors("glu", x=x)
     if not x.ndim or x.shape[normalize_axis("glu", dim, x.ndim)] % 2:
         raise ShapeError(f"glu: axis {dim} of shape {x.shape} must have an even extent")
@@ -33,8 +33,8 @@ def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """Return x moved towards 0 by `lambd`, and 0 where |x| is not above lambd. ValueError for a
-    negative lambd."""
+    """Return x moved towards 0 by `lambd`, and 0 where |x| is not above lambd. Raises ValueError
+    for a negative lambd."""
     lambd = not_negative("softshrink", "lambd", lambd)
     return ops.where(ops.abs(x) <= lambd, 0, x - ops.sign(x) * lambd)
 
@@ -42,7 +42,7 @@ def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
 def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
     """Return x where it is not negative, else x times a slope. If `training`, the slope of each
     element is drawn uniformly from [lower, upper); otherwise it is the mean of lower and upper (Xu
-    et al. 2015). ValueError if `lower` is above `upper`."""
+    et al. 2015). Raises ValueError if `lower` is above `upper`."""
     lower, upper = finite("rrelu", "lower", lower), finite("rrelu", "upper", upper)
     if lower > upper:
         raise ValueError(f"rrelu: lower {lower} is above upper {upper}")
@@ -55,7 +55,7 @@ def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
     """Return a sample of the Gumbel-softmax distribution with temperature `tau` along the axis
     `dim` of `logits` (Jang et al. 2017). With `hard` the sample is one-hot, with the gradient of
-    the soft sample. ValueError unless tau is above 0."""
+    the soft sample. Raises ValueError unless tau is above 0."""
     if not finite("gumbel_softmax", "tau", tau) > 0:
         raise ValueError(f"gumbel_softmax: tau {tau} is not above 0")
     drawn = init.rand_like(logits, dtype="float64")

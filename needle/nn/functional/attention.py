@@ -59,9 +59,9 @@ def causal(scores: Tensor, to_last: bool = True) -> Tensor:
 def with_masks(
     scores: Tensor, masks: Sequence[Tensor | None], sees: bool, is_causal: bool
 ) -> Tensor:
-    """Return `scores` (..., queries, keys) with masks applied, which broadcast to them; is_causal
-    also masks keys after the query's position. Float masks are added; a bool mask is equal to
-    `sees` where a key is seen. TypeError for a mask of another dtype.
+    """Return `scores` (..., queries, keys) with masks applied, which broadcast to the scores;
+    is_causal also masks keys after the query's position. Float masks are added; a bool mask is
+    equal to `sees` where a key is seen. Raises TypeError for a mask of another dtype.
 
     The masks are summed first: fused attention takes a single addition to the scores.
     """
@@ -107,11 +107,11 @@ def scaled_dot_product_attention(
     (..., S, V) -> (..., L, V) (Vaswani et al. 2017).
 
     `attn_mask` broadcasts to (..., L, S): a float mask is added, and a bool mask is True where a
-    query sees a key. With `is_causal` query i sees the keys 0..i (ValueError with a mask). `scale`
-    is 1 / sqrt(E) by default. With `enable_gqa`, query (..., heads, L, E) may have a multiple of
-    the heads of key and value; each of their heads then serves equally many adjacent heads of
-    query. `dropout_p` drops attention weights; pass 0 in eval mode. ShapeError for shapes that do
-    not fit.
+    query sees a key. With `is_causal` query i sees the keys 0..i (raises ValueError with a mask).
+    `scale` is 1 / sqrt(E) by default. With `enable_gqa`, query (..., heads, L, E) may have a
+    multiple of the heads of key and value; each head of key and value then serves equally many
+    adjacent heads of query. `dropout_p` drops attention weights; pass 0 in eval mode. Raises
+    ShapeError for shapes that do not fit.
 
     >>> q, k = ndl.randn(2, 4, 10, 16), ndl.randn(2, 4, 10, 16)
     >>> F.scaled_dot_product_attention(q, k, k, is_causal=True).shape
@@ -165,8 +165,8 @@ def rotary_embedding(
 ) -> Tensor:
     """Return x (..., length, features) with pairs of its first `dim` features (None: all) turned by
     the angle position / base ** (2 i / dim), where pair i is (i, i + dim / 2), or (2 i, 2 i + 1) if
-    `traditional`; positions count from `offset` (Su et al. 2021). ShapeError unless x has two axes,
-    ValueError for a dim that is odd or above the number of features."""
+    `traditional`; positions count from `offset` (Su et al. 2021). Raises ShapeError unless x has
+    two axes, ValueError for a dim that is odd or above the number of features."""
     if x.ndim < 2:
         raise ShapeError(f"rotary_embedding: x has shape {x.shape}, not (..., length, features)")
     length, features = x.shape[-2:]

@@ -39,7 +39,8 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (...,
-    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
+    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). Raises ShapeError if they do not
+    fit."""
     if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1]:
         raise ShapeError(
             f"bilinear: x1 {x1.shape}, x2 {x2.shape} and weight {weight.shape}; they must be "
@@ -72,13 +73,13 @@ logsoftmax = log_softmax
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Return x; if `training`, with each element set to 0 with probability `p` and divided by 1 - p
-    otherwise (Srivastava et al. 2014). ValueError for a p outside [0, 1)."""
+    otherwise (Srivastava et al. 2014). Raises ValueError for a p outside [0, 1)."""
     return _dropped("dropout", x, x.shape, p, training)
 
 
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Apply `dropout`, with its p and training, to whole channels of x (N, channels, ...) (Tompson
-    et al. 2014). ShapeError if x has fewer than two axes."""
+    et al. 2014). Raises ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"dropout2d: x has shape {x.shape}, not (N, channels, ...)")
     return _dropped("dropout2d", x, (*x.shape[:2], *[1] * (x.ndim - 2)), p, training)
@@ -86,19 +87,19 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Apply `dropout`, with its p and training, to whole channels of x (N, channels, L) or
-    (channels, L). ShapeError for another number of axes."""
+    (channels, L). Raises ShapeError for any other number of axes."""
     return _dropped("dropout1d", x, channel_mask("dropout1d", x, 1), p, training)
 
 
 def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Apply `dropout`, with its p and training, to whole channels of x (N, channels, D, H, W) or
-    (channels, D, H, W). ShapeError for another number of axes."""
+    (channels, D, H, W). Raises ShapeError for any other number of axes."""
     return _dropped("dropout3d", x, channel_mask("dropout3d", x, 3), p, training)
 
 
 def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
-    """Return x's shape with 1 for the `axes` axes after the channels. ShapeError unless x has these
-    axes, the channels, and at most one axis before the channels."""
+    """Return x's shape with 1 for the `axes` axes after the channels. Raises ShapeError unless x
+    has these axes, the channels, and at most one axis before the channels."""
     if x.ndim not in (axes + 1, axes + 2):
         raise ShapeError(f"{owner}: x has shape {x.shape}, not {axes + 1} or {axes + 2} axes")
     return (*x.shape[: x.ndim - axes], *[1] * axes)
@@ -107,13 +108,13 @@ def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     """Return x; if `training`, with each element set to SELU's least value with probability `p`,
     and then scaled and shifted so that mean 0 and variance 1 are kept (Klambauer et al. 2017).
-    ValueError for a p outside [0, 1)."""
+    Raises ValueError for a p outside [0, 1)."""
     return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
 
 
 def feature_alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     """Apply `alpha_dropout`, with its p and training, to whole channels of x (N, channels, ...).
-    ShapeError if x has fewer than two axes."""
+    Raises ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: x has shape {x.shape}, not (N, channels, ...)")
     shape = (*x.shape[:2], *[1] * (x.ndim - 2))
@@ -219,7 +220,8 @@ def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
 
 
 def row_number(owner: str, padding_idx: int, rows: int) -> int:
-    """Return `padding_idx` counted from the first row. ValueError if there is no such row."""
+    """Return `padding_idx` counted from the first row. Raises ValueError if there is no such
+    row."""
     count(owner, "padding_idx", padding_idx, -rows)
     if padding_idx >= rows:
         raise ValueError(f"{owner}: padding_idx {padding_idx} is not in {-rows}..{rows - 1}")
@@ -243,7 +245,7 @@ def embedding_bag(
     result for an empty bag is zeros.
 
     per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
-    max_norm, norm_type and `sparse` are those of `embedding`. ShapeError and ValueError for
+    max_norm, norm_type and `sparse` are those of `embedding`. Raises ShapeError and ValueError for
     arguments that do not fit.
     """
     if mode not in ("sum", "mean", "max"):
@@ -305,8 +307,8 @@ def _check_offsets(offsets: Tensor, count: int) -> None:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return x with the axes from `start_dim` to `end_dim` (included) merged into one. ShapeError
-    for axes that are out of range or in the wrong order."""
+    """Return x with the axes from `start_dim` to `end_dim` (included) merged into one. Raises
+    ShapeError for axes that are out of range or in the wrong order."""
     first, last = (_axis("flatten", x, axis) for axis in (start_dim, end_dim))
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} is behind end_dim {end_dim} of {x.shape}")
@@ -317,7 +319,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
     """Return x with the axis `dim` split into axes of the extents `sizes`, one of which may be -1.
-    ShapeError if they do not fit."""
+    Raises ShapeError if they do not fit."""
     axis = _axis("unflatten", x, dim)
     return ops.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
@@ -331,8 +333,8 @@ def _axis(owner: str, x: Tensor, axis: int) -> int:
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """Return int64 rows of the identity matrix for class numbers x (...): (..., num_classes).
-    num_classes -1 means the largest number plus 1. `needle.one_hot` gives floats. TypeError unless
-    x has integers, IndexError for a number outside 0..num_classes - 1."""
+    num_classes -1 means the largest number plus 1. `needle.one_hot` gives floats. Raises TypeError
+    unless x has integers, IndexError for a number outside 0..num_classes - 1."""
     check_integers("one_hot", "x", x)
     if num_classes == -1:
         num_classes = int(ops.max(x).item()) + 1
@@ -341,8 +343,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     """Return the channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where
-    each of the `groups` has c channels (Zhang et al. 2018). ValueError unless groups divides the
-    number of channels."""
+    each of the `groups` has c channels (Zhang et al. 2018). Raises ValueError unless groups divides
+    the number of channels."""
     count("channel_shuffle", "groups", groups)
     if x.ndim < 2 or x.shape[1] % groups:
         raise ValueError(
@@ -364,7 +366,7 @@ def pairwise_distance(
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """Return the distances of all pairs of rows of x (n, d), each pair once: (n * (n - 1) / 2,), in
-    the order of the rows. A distance is a p-norm, as in `needle.cdist`. ShapeError for other
+    the order of the rows. A distance is a p-norm, as in `needle.cdist`. Raises ShapeError for other
     shapes, ValueError for a negative p."""
     if x.ndim != 2:
         raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")

@@ -39,7 +39,7 @@ PADDING_MODES = ("zeros", *_MODES)
 def border(owner: str, x: Tensor, sides: Sequence[tuple[int, int]], mode: str) -> Tensor:
     """Return `x` with its last axes padded by the widths in `sides`, (before, behind) for each
     axis: mirrored without the edge ("reflect"), with the edge ("replicate"), or "circular".
-    ShapeError if an axis is too short."""
+    Raises ShapeError if an axis is too short."""
     extend, less = _MODES[mode]
     for axis, (low, high) in enumerate(sides, start=x.ndim - len(sides)):
         if not low and not high:

@@ -25,8 +25,8 @@ def channels_first(x: Tensor) -> Tensor:
 
 
 def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
-    """Return `value`, an int or a sequence of `count` ints, as a tuple. TypeError or ValueError for
-    anything else."""
+    """Return `value`, an int or a sequence of `count` ints, as a tuple. Raises TypeError or
+    ValueError for anything else."""
     given = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if any(not isinstance(n, int) or isinstance(n, bool) for n in given):
         raise TypeError(f"{owner}: {what} {value!r} is not an int or {count} ints")
@@ -80,7 +80,8 @@ def conv2d(
     (N, out, rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
 
     stride, padding and dilation are ints or pairs (rows, columns); padding "valid" is 0, and "same"
-    keeps the extents at stride 1 (ValueError for another stride). ShapeError if they do not fit.
+    keeps the extents at stride 1 (raises ValueError for any other stride). Raises ShapeError if
+    they do not fit.
 
     >>> F.conv2d(ndl.zeros(1, 3, 8, 8), ndl.zeros(3, 3, 3, 16), padding="same").shape
     (1, 16, 8, 8)
@@ -114,8 +115,8 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """Return the widths (before, behind) of each axis for padding "valid" or "same". ValueError for
-    another word, and for "same" with a stride."""
+    """Return the widths (before, behind) of each axis for padding "valid" or "same". Raises
+    ValueError for any other word, and for "same" with a stride."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
@@ -163,8 +164,8 @@ def conv_transpose2d(
     output_padding + 1. PyTorch's weight is (in, out / groups, kh, kw).
 
     bias is (out,). stride, padding, output_padding and dilation are ints or pairs (rows, columns).
-    ValueError for an output_padding that is not below stride or dilation, ShapeError for shapes
-    that do not fit.
+    Raises ValueError unless output_padding is below the stride or below the dilation of its axis,
+    ShapeError for shapes that do not fit.
     """
     window = transposed_window("conv_transpose2d", 2, stride, padding, output_padding, dilation)
     s, p, _, d = window
@@ -177,7 +178,7 @@ def transposed_window(
     owner: str, axes: int, stride: Any, padding: Any, output_padding: Any, dilation: Any
 ) -> tuple[tuple[int, ...], ...]:
     """Return stride, padding, output_padding and dilation, each as a number for each axis.
-    ValueError unless output_padding is below the stride or the dilation of its axis."""
+    Raises ValueError unless output_padding is below the stride or the dilation of its axis."""
     s = numbers(owner, "stride", stride, axes)
     p = numbers(owner, "padding", padding, axes)
     o = numbers(owner, "output_padding", output_padding, axes)

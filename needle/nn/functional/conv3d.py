@@ -1,7 +1,7 @@
 """Three-dimensional convolutions over (N, channels, D, H, W), made of two-dimensional convolutions.
 
-The planes in a window become channels of one image, so that one 2-D convolution sums over all of
-them. The transpose computes the planes of all windows at once, and adds them up.
+The planes in a window become channels of one image, so that one 2-D convolution sums over all
+planes. The transpose computes the planes of all windows at once, and adds them up.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def grid_sample(
     (also for three axes), nearest or bicubic (for two axes, a = -0.75). The value outside of x is
     0, or with `padding_mode` border the nearest element, with reflection the mirrored image.
 
-    Gradients flow to x and to grid. ShapeError, TypeError or ValueError for arguments that do not
-    fit.
+    Gradients flow to x and to grid. Raises ShapeError, TypeError or ValueError for arguments that
+    do not fit.
     """
     op = _op(mode, padding_mode, bool(align_corners))
     if state.trace is None and isinstance(x, Tensor) and isinstance(grid, Tensor):
@@ -180,7 +180,8 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # Not minimum and maximum: as in PyTorch, NaN becomes 0 and the gradient at a border is 0.
+    # `minimum` and `maximum` would not do: as in PyTorch, NaN becomes 0 and the gradient at a
+    # border is 0.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 
 
@@ -218,7 +219,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     planes, rows, columns) give (N, planes, rows, columns, 3).
 
     A point is theta times (column, row, 1), from -1 to 1 with `align_corners` as in `grid_sample`.
-    ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
+    Raises ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
     """
     check_tensors("affine_grid", theta=theta)
     axes = len(size) - 2

@@ -27,7 +27,7 @@ def check_reduction(owner: str, reduction: str, *more: str) -> None:
 
 
 def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
-    """Return the mean or the sum of `losses`, or the losses. ValueError for an unknown
+    """Return the mean or the sum of `losses`, or the losses. Raises ValueError for an unknown
     `reduction`."""
     check_reduction(owner, reduction)
     if reduction == "none":
@@ -36,14 +36,14 @@ def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
 
 
 def check_pair(owner: str, x: Tensor, y: Tensor) -> None:
-    """Raise TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
+    """Raise TypeError unless x and y are Tensors, ShapeError unless they have the same shape."""
     check_tensors(owner, x=x, y=y)
     if x.shape != y.shape:
         raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
 
 
 def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return (x - y) ** 2 for x and y of one shape (ShapeError otherwise).
+    """Return (x - y) ** 2 for x and y of the same shape (raises ShapeError otherwise).
 
     >>> F.mse_loss(ndl.ones(3), ndl.zeros(3), reduction="sum").item()
     3.0
@@ -54,14 +54,14 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Return |x - y| for x and y of one shape (ShapeError otherwise)."""
+    """Return |x - y| for x and y of the same shape (raises ShapeError otherwise)."""
     check_pair("l1_loss", x, y)
     return reduced("l1_loss", ops.abs(x - y), reduction)
 
 
 def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """Return d * d / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - y. ShapeError
-    unless x and y have one shape, ValueError for a negative beta."""
+    """Return d * d / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - y. Raises
+    ShapeError unless x and y have the same shape, ValueError for a negative beta."""
     check_pair("smooth_l1_loss", x, y)
     if not finite("smooth_l1_loss", "beta", beta) >= 0:
         raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
@@ -73,7 +73,8 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
 
 def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Return d * d / 2 where |d| < delta, else delta * (|d| - delta / 2), with d = x - y (Huber
-    1964). ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
+    1964). Raises ShapeError unless x and y have the same shape, ValueError unless delta is above
+    0."""
     check_pair("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:
         raise ValueError(f"huber_loss: delta {delta} is not above 0")
@@ -81,7 +82,8 @@ def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0
 
 
 def _bent(d: Tensor, end: float) -> Tensor:
-    """Return d * d / 2 for d from 0 to `end`, and beyond a line of slope `end`, also at inf."""
+    """Return d * d / 2 for d from 0 to `end`. For larger d, also inf, return the line of slope
+    `end` that continues it."""
     is_near = d < end
     near = ops.where(is_near, d, 0)  # inf * inf would give a NaN gradient
     return ops.where(is_near, near * near * 0.5, (d - 0.5 * end) * end)
@@ -90,14 +92,16 @@ def _bent(d: Tensor, end: float) -> Tensor:
 def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
-    (ShapeError otherwise). A logarithm below -100 counts as -100. The divisor x * (1 - x) of the
-    gradient is at least 1e-12. ValueError for an element of x or y outside [0, 1], such as NaN."""
+    """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of the
+    same shape (raises ShapeError otherwise). A logarithm below -100 counts as -100. The divisor
+    x * (1 - x) of the gradient is at least 1e-12. Raises ValueError for an element of x or y
+    outside [0, 1], such as NaN."""
     check_pair("binary_cross_entropy", x, y)
     for what, values in (("x", x), ("y", y)):
         check_within("binary_cross_entropy", what, values, 0, 1)
 
-    # At the ends, where slopes grow without bound, the loss is a line through the value.
+    # Near 0 and 1, where the slope grows without bound, the loss is replaced by a line through its
+    # value at x, with a bounded slope.
     least = max(1e-12, 1 / float(finfo(x.dtype).max)) if is_floating(x.dtype) else 1e-12
     fixed, is_end = x.detach(), x * (1 - x) < least
     inner = ops.where(is_end, 0.5, x)
@@ -117,7 +121,8 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """Return -(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for
-    logits x and probabilities y of one shape (ShapeError otherwise), without overflow."""
+    logits x and probabilities y of the same shape (raises ShapeError otherwise), without
+    overflow."""
     check_pair("binary_cross_entropy_with_logits", x, y)
     scale = 1 if pos_weight is None else (pos_weight - 1) * y + 1
     losses = (1 - y) * x - ops.logsigmoid(x) * scale
@@ -126,9 +131,9 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """Return y * (log(y) - x) for log-probabilities x and probabilities y, which broadcast; with
-    `log_target` y has log-probabilities too. reduction "batchmean" is the sum divided by the extent
-    of axis 0 (Kullback and Leibler 1951)."""
+    """Return y * (log(y) - x) (Kullback and Leibler 1951) for log-probabilities x and
+    probabilities y, which broadcast; with `log_target` y has log-probabilities too. reduction
+    "batchmean" is the sum divided by the extent of axis 0."""
     check_reduction("kl_div", reduction, "batchmean")
     check_tensors("kl_div", x=x, y=y)
     if log_target:
@@ -142,7 +147,7 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
 
 def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Return x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's
-    shape. ShapeError if they do not fit."""
+    shape. Raises ShapeError if they do not fit."""
     check_tensors(owner, x=x, y=y)
     fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
     if not fits:
@@ -176,7 +181,7 @@ def _picked(x: Tensor, index: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class _Counted:
     """The rows that count: class numbers (0 for ignored rows), a mask of the rows to keep, the
-    weight of each row (None: 1), and in a trace a mask of the numbers that are classes."""
+    weight of each row (None: 1), and, while tracing, a mask of the class numbers in range."""
 
     index: Tensor
     kept: Tensor
@@ -184,8 +189,8 @@ class _Counted:
     valid: Tensor | None
 
     def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
-        """Reduce `losses` (M,) of the rows that count; a mean is divided by the sum of their
-        weights."""
+        """Reduce `losses` (M,) of the rows that count; for a mean, the sum of the losses is
+        divided by the sum of their weights."""
         check_reduction(owner, reduction)
         if self.valid is not None:  # compiled code cannot raise
             losses = ops.where(self.valid, losses, float("nan"))
@@ -207,8 +212,8 @@ class _Counted:
 def _counted(
     owner: str, rows: Tensor, index: Tensor, weight: Tensor | None, ignore_index: int
 ) -> _Counted:
-    """Find the rows that count among `rows` (M, C) of the classes `index` (M,). IndexError for a
-    class outside 0..C - 1 that is not ignored."""
+    """Find which of `rows` (M, C) count; `index` (M,) has the class number of each. Raises
+    IndexError for a class outside 0..C - 1 that is not ignored."""
     kept = index != ignore_index
     index = ops.where(kept, index, 0)
     check_within(owner, "y", index, 0, rows.shape[1] - 1, IndexError)
@@ -224,13 +229,13 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return -x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), integers or
-    whole floats; or x (C,) and y ().
+    """Return -x[y] for log-probabilities x (N, C, ...) or (C,) and class numbers y (N, ...) or (),
+    which are integers or floats with whole values.
 
-    `weight` (C,) multiplies the losses of each class. Rows of class `ignore_index` do not count. A
-    mean is divided by the sum of the counted weights. ShapeError for shapes that do not fit,
-    IndexError for a class number outside 0..C - 1 (in compiled code the loss is NaN), ValueError
-    for a class number that is not whole.
+    `weight` (C,) multiplies the losses of each class. Rows of class `ignore_index` do not count.
+    For a mean, the sum of the losses is divided by the sum of the counted weights. Raises
+    ShapeError for shapes that do not fit, IndexError for a class number outside 0..C - 1 (in
+    compiled code the loss is NaN), ValueError for a class number that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
     check_weight("nll_loss", weight, rows.shape[1])
@@ -247,9 +252,9 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return -log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), integers or
-    whole floats (or x (C,) and y ()). For probabilities y of x's shape, return the sum over classes
-    of -y * log(softmax(x)).
+    """Return -log(softmax(x))[y] for logits x (N, C, ...) or (C,) and class numbers y (N, ...) or
+    (), which are integers or floats with whole values. For probabilities y of x's shape, return the
+    sum over classes of -y * log(softmax(x)).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
     The other arguments, and the errors, are those of `nll_loss`.
@@ -316,7 +321,7 @@ def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """Return 1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1
-    and x2 are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
+    and x2 are (N, D) or (D,), y (N,) or (). Raises ShapeError if they do not fit."""
     check_pair("cosine_embedding_loss", x1, x2)
     check_tensors("cosine_embedding_loss", y=y)
     if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
@@ -344,8 +349,8 @@ def triplet_margin_loss(
 ) -> Tensor:
     """Return max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d +
     eps| ** p) ** (1 / p) over the last axis. With `swap`, |positive - negative| replaces |anchor -
-    negative| where it is smaller (Balntas et al. 2016). ShapeError unless all have one shape,
-    ValueError unless p is above 0."""
+    negative| where it is smaller (Balntas et al. 2016). Raises ShapeError unless all have
+    the same shape, ValueError unless p is above 0."""
     check_pair("triplet_margin_loss", anchor, positive)
     check_pair("triplet_margin_loss", anchor, negative)
     if not finite("triplet_margin_loss", "p", p) > 0:

@@ -16,8 +16,8 @@ from ...sizes.dims import Expression
 
 
 def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
-    """Return `normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for
-    anything but integers of at least 1."""
+    """Return `normalized_shape`, an int or a sequence, as a tuple. Raises TypeError or ValueError
+    for anything but integers of at least 1."""
     shape = (
         tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     )
@@ -46,7 +46,7 @@ def layer_norm(
 ) -> Tensor:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x.
     `normalized_shape` is the shape of these axes, and of weight and bias (None: 1 and 0).
-    ShapeError if they do not fit (Ba et al. 2016).
+    Raises ShapeError if they do not fit (Ba et al. 2016).
 
     >>> F.layer_norm(ndl.Tensor([[1.0, 3.0]]), 2).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -71,7 +71,7 @@ def rms_norm(
 ) -> Tensor:
     """Return x / sqrt(mean(x * x) + eps) * weight over the last axes of x. `normalized_shape` is
     the shape of these axes, and of weight (None: 1). eps None means the distance from 1 to the next
-    number of the dtype. ShapeError if they do not fit (Zhang and Sennrich 2019)."""
+    number of the dtype. Raises ShapeError if they do not fit (Zhang and Sennrich 2019)."""
     shape = normalized_axes("rms_norm", normalized_shape)
     _check_last("rms_norm", x, shape, weight=weight)
     if eps is None:
@@ -95,8 +95,8 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalize each of `num_groups` groups of adjacent channels of x (N, channels, ...) to mean 0
-    and variance 1; return the result times weight plus bias (channels,) (None: 1 and 0). ShapeError
-    unless num_groups divides the number of channels (Wu and He 2018)."""
+    and variance 1; return the result times weight plus bias (channels,) (None: 1 and 0). Raises
+    ShapeError unless num_groups divides the number of channels (Wu and He 2018)."""
     counts("group_norm", num_groups=num_groups)
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise ShapeError(
@@ -135,8 +135,8 @@ def instance_norm(
     et al. 2016).
 
     With running_mean and running_var, the samples' average statistics update them in place, as in
-    `batch_norm`. Without use_input_stats they replace the samples' own statistics (ValueError if
-    they are None). ShapeError if they do not fit.
+    `batch_norm`. Without use_input_stats they replace the samples' own statistics (raises
+    ValueError if running_mean or running_var is None). Raises ShapeError if the vectors do not fit.
     """
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -172,7 +172,7 @@ def batch_norm(
     With `training` (or without running_mean) the mean and biased variance of x normalize. The mean
     and the unbiased variance then also update running_mean and running_var in place: running = (1 -
     momentum) * running + momentum * batch. Otherwise running_mean and running_var normalize.
-    ShapeError if they do not fit, or for an update from a single value per channel.
+    Raises ShapeError if they do not fit, or for an update from a single value per channel.
     """
     if x.ndim < 2:
         raise ShapeError(f"batch_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -206,8 +206,8 @@ def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momen
 
 
 def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
-    """Return the unbiased variance of `count` values, from their biased `variance`. ShapeError for
-    one value."""
+    """Return the unbiased variance of `count` values, from their biased `variance`. Raises
+    ShapeError for one value."""
     if count == 1:
         raise ShapeError(
             f"{name}: there is one value per channel, which has no variance to update running_var "
@@ -225,7 +225,7 @@ def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
     """Return x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may
-    be inf. ValueError unless p is above 0.
+    be inf. Raises ValueError unless p is above 0.
 
     >>> F.normalize(ndl.Tensor([[3.0, 4.0]])).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
@@ -240,7 +240,7 @@ def local_response_norm(
 ) -> Tensor:
     """Return x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
     channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012).
-    ShapeError for fewer than three axes."""
+    Raises ShapeError for fewer than three axes."""
     count("local_response_norm", "size", size)
     if x.ndim < 3:
         raise ShapeError(f"local_response_norm: x has shape {x.shape}, not (N, channels, ...)")

@@ -24,8 +24,8 @@ def pad(
 
     The new elements are `value` (None: 0). In mode "reflect" they are the mirrored elements beside
     the edge, in mode "replicate" copies of the edge, in mode "circular" the elements at the other
-    end. These three modes pad one to three axes of x (N, C, ...) or (C, ...). ShapeError for widths
-    that do not fit.
+    end. These three modes pad one to three axes of x (N, C, ...) or (C, ...). Raises ShapeError for
+    widths that do not fit.
 
     >>> F.pad(ndl.tensor([[1, 2, 3]]), (1, 2)).tolist()
     [[0, 1, 2, 3, 0, 0]]

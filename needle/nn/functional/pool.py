@@ -268,8 +268,8 @@ def _pool3d(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
 
 
 def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
-    """Return the output's extents; None in `output_size` keeps the input's extent. ShapeError
-    unless x has `axes` axes after (N, C)."""
+    """Return the output's extents; None in `output_size` keeps the input's extent. Raises
+    ShapeError unless x has `axes` axes after (N, C)."""
     _check_rank(owner, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
     if len(given) != axes:

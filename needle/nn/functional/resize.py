@@ -48,9 +48,9 @@ def interpolate(
     scale_factor if a size was rounded down. `antialias`, for bilinear and bicubic (then with
     a = -0.5), widens the filter when an axis shrinks.
 
-    ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError for
-    unknown modes and sizes. A symbolic extent takes a size, or a scale_factor that is an integer or
-    an integer divided by a power of 2; it does not take antialias or the mode area.
+    Raises ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError
+    for unknown modes and sizes. A symbolic extent takes a size, or a scale_factor that is an
+    integer or an integer divided by a power of 2; it does not take antialias or the mode area.
     """
     check_tensors("interpolate", x=x)
     axes = x.ndim - 2
@@ -174,7 +174,8 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
     n = x.shape[axis]
     if same(n, m):
         return x
-    # In float32, as in PyTorch: rounding decides between two elements that are equally near.
+    # Positions are in float32, as in PyTorch: rounding decides between two elements that are
+    # equally near.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
     if is_symbolic((n, m)):
         ratio = Filter(False, False, False).ratio(n, m, factor, x.device)

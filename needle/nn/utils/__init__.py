@@ -36,8 +36,8 @@ def get_total_norm(
     """Return the norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 /
     norm_type), or the largest |x| for inf, in float64. Without elements it is 0.
 
-    ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a norm that
-    is infinite or NaN (a TraceError while tracing).
+    Raises ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a
+    norm that is infinite or NaN (a TraceError while tracing).
     """
     return _total_norm("get_total_norm", _listed(tensors), norm_type, error_if_nonfinite)
 
@@ -60,8 +60,8 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
-    """Limit each element of the gradients of `parameters` to [-clip_value, clip_value]. ValueError
-    for a clip_value that is negative or not finite."""
+    """Limit each element of the gradients of `parameters` to [-clip_value, clip_value]. Raises
+    ValueError for a clip_value that is negative or not finite."""
     clip_value_of("clip_grad_value_", parameters, clip_value)
 
 
@@ -73,7 +73,7 @@ def clip_norm(
     learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
     with no_grad():
         total = _total_norm(owner, [grad for _, grad in learned], norm_type, error_if_nonfinite)
-        # As in PyTorch; the small number avoids a division by a norm of zero.
+        # The small number, as in PyTorch, avoids a division by a norm of zero.
         scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
         if state.trace is not None or not scale.item() >= 1:
             for parameter, grad in learned:
@@ -100,7 +100,8 @@ def parameters_to_vector(parameters: Tensors) -> Tensor:
 
 def vector_to_parameters(vec: Tensor, parameters: Tensors) -> None:
     """Replace the values of `parameters` by the elements of the vector `vec`, in the order of
-    `parameters_to_vector`. ShapeError, without any change, if the vector has another length."""
+    `parameters_to_vector`. Raises ShapeError, without any change, if the vector has another
+    length."""
     if not isinstance(vec, Tensor):
         raise TypeError(f"vector_to_parameters: vec is a {type(vec).__name__}, not a Tensor")
     listed = _listed(parameters)

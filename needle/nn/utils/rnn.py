@@ -21,7 +21,7 @@ def pad_sequence(
 ) -> Tensor:
     """Return sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
     `batch_first`, filled up with `padding_value` at the "right" or "left" (`padding_side`).
-    ShapeError if `sequences` is empty or extents after the first differ.
+    Raises ShapeError if `sequences` is empty or extents after the first differ.
 
     >>> nn.utils.rnn.pad_sequence([ndl.tensor([1, 2, 3]), ndl.tensor([4])], True).tolist()
     [[1, 2, 3], [4, 0, 0]]
@@ -46,8 +46,8 @@ def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
     """Return the sequences in `padded_sequences`, a result of `pad_sequence` (longest, N, ...), or
-    with `batch_first` (N, longest, ...), cut to their `lengths`. ShapeError unless there are N
-    lengths."""
+    with `batch_first` (N, longest, ...), cut to their `lengths`. Raises ShapeError unless there are
+    N lengths."""
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     rows = padded_sequences if batch_first else ops.swapaxes(padded_sequences, 0, 1)
     if len(given) != rows.shape[0]:

@@ -36,7 +36,7 @@ def einsum(node: Node, *inputs: Value) -> Tensor:
     return ops.einsum(node.text("equation"), *(tensor(x) for x in inputs))
 
 
-_LARGEST_DETERMINANT = 32  # most rows; each row is a step in the graph
+_LARGEST_DETERMINANT = 32  # the largest number of rows; each row is a step in the graph
 
 
 @converter("Det", since=11)

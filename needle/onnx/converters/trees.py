@@ -74,9 +74,9 @@ class Trees:
         return inner
 
     def leaves(self, node: Node, x: Tensor) -> Tensor:
-        """Return the leaf (rows, trees) that each row of `x` reaches in each tree. Errors name the
-        `node`: UnsupportedError for trees that are too deep, ModelError for a feature that `x` does
-        not have."""
+        """Return the leaf (rows, trees) that each row of `x` reaches in each tree. Raises
+        UnsupportedError for trees that are too deep, ModelError for a feature that `x` does not
+        have; both errors name the `node`."""
         depth = self.depth(node)
         if depth > _DEEPEST:
             raise node.unsupported(f"trees of {depth} decisions; at most {_DEEPEST} on one path")

@@ -264,7 +264,7 @@ class Writer:
         return made
 
     def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None = None) -> Value:
-        """Join `parts` of one dtype along `axis`. `shape` is the shape of the result."""
+        """Join `parts` of the same dtype along `axis`. `shape` is the shape of the result."""
         if len(parts) == 1:
             return parts[0]
         made: Value = self.node("Concat", *parts, shape=shape, axis=axis)

@@ -127,7 +127,7 @@ def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
     top, low = w.op("Max", a, b), w.op("Min", a, b)
     small = w.op("Exp", w.op("Sub", low, top))
     total = w.op("Add", top, w.op("Log", w.op("Add", small, like(w, small, 1))))
-    infinite = w.op("IsInf", top, dtype="bool")  # the difference may be NaN there
+    infinite = w.op("IsInf", top, dtype="bool")  # where the difference may be NaN
     return w.op("Where", infinite, top, total)
 
 

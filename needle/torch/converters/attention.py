@@ -163,7 +163,7 @@ def _of_heads(mask: Tensor, lead: tuple[Any, ...]) -> Tensor:
 
 def _finite(mask: Value, dtype: str) -> tuple[Tensor, Tensor | None]:
     """Return a mask to add, with the lowest number in place of -inf, and the mask (..., L, 1) of
-    the queries that see a key, or None if all do."""
+    the queries that see a key, or None if all queries see one."""
     lowest = float(finfo(dtype).min)
     if isinstance(mask, np.ndarray):
         boolean = mask.dtype == bool

@@ -31,7 +31,7 @@ from needle_tvm.frontend.bounds import widened
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
 _MOST_ELEMENTS = 1 << 13
-# For the few programs whose rows and sums are longer than those most rules are made for.
+# Extents for the few programs whose rows and sums are longer than most rules are made for.
 _LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
 _MOST_OF_LARGE = 1 << 18
 _MOST_RANK = 5

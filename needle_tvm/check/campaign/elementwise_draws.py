@@ -31,7 +31,7 @@ def bits(d: Drawer, cls: type[Op]) -> bool:
     if cls.name == "bitwise_not":
         return d.apply(cls, "", _integers(d))
     if cls.name == "bitcast":
-        # Only the highest byte: products of whole bit patterns overflow.
+        # Use only the highest byte: products of whole bit patterns overflow.
         bits_of = d.leaf(d.shape(), "float32", -3, 3)
         return d.add(f"ops.{cls.__name__}()({{0}}) // {1 << 24}", bits_of) is not None
     left = _integers(d)

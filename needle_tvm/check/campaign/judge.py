@@ -195,8 +195,8 @@ def _compiled(
     """Yield stage, threads, and the results of calls, each with the expected results.
 
     The first inputs are passed unchanged, as strided views, and next to an inaccessible page (once
-    ending and once beginning there). Inputs of other sizes are passed unchanged and ending there.
-    All calls but the first find used memory.
+    ending and once beginning at the page). Inputs of other sizes are passed unchanged and ending at
+    the page. All calls but the first find used memory.
     """
     first, *others = sized
     calls = [(first, first.tensors), (first, [_strided(tensor) for tensor in first.tensors])]

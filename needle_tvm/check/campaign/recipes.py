@@ -113,7 +113,7 @@ def _dilated(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _several(d: Drawer, cls: type[Op]) -> bool:
-    """Join values of one shape, or of shapes that differ along one axis."""
+    """Join values of the same shape, or of shapes that differ along one axis."""
     first, rng = _any(d, 1), d.rng
     parts = [first]
     axis = d.axis(first.shape)

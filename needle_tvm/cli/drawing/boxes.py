@@ -84,7 +84,7 @@ def steps_of(name: str) -> tuple[str, ...]:
     """Return the operations in a kernel's name: fused_conv2d_add1_add2_relu is conv2d, add x 2,
     relu."""
     parts = name.removeprefix("fused_").split("_")
-    # Without the number that TVM appends to a repeated name.
+    # This drops the number that TVM appends to a repeated name.
     bare = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in parts]
     found: list[list[str]] = []
     for part in filter(None, bare):

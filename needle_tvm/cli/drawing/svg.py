@@ -11,7 +11,7 @@ from needle_tvm.cli.drawing.boxes import KINDS, OTHER, Box, Drawn, Weight
 from needle_tvm.cli.drawing.layout import place
 from needle_tvm.text import counted, printable
 
-# Distinguishable also with colour blindness.
+# These colours can be told apart also with colour blindness.
 COLOURS = {
     **dict(zip(KINDS, ("#8b4fd0", "#d1495b", "#3b82c4", "#d9822b", "#2f9e6e"), strict=True)),
     **{OTHER: "#7f8a99", "input": "#1f2328", "output": "#1f2328"},

@@ -1,7 +1,7 @@
 """Merges convolutions of one tensor into one convolution if their results are summed.
 
-Before: sums and differences of tensors of one shape. Several of their terms are branches with the
-same `x`, or with equal permutations of one tensor as `x`:
+Before: sums and differences of tensors of the same shape. Several of their terms are branches with
+the same `x`, or with equal permutations of one tensor as `x`:
 - `conv2d(x, w)` in the layouts NHWC and HWIO, where the static weights depend on parameters of the
   function alone, and strides, groups and channels are the same. The largest window covers the
   others: dilations are equal, unless a window is a single pixel, and its pixels include theirs,

@@ -4,7 +4,7 @@ Before: `matmul(softmax(s), v)`, where
 - `softmax` is over the last axis, and each intermediate has only one reader,
 - `s` is `matmul(q, kt)`, optionally times a scalar constant, optionally plus a mask. A scalar
   constant may also multiply q or kt, or divide q, kt or their product,
-- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have one dtype that the target's kernel
+- q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have the same dtype, which the target's kernel
   supports, no extent is 0, and T is large enough to fill most of a vector,
 - H, D and E are static, and on a GPU also B, T and S,
 - a mask has that dtype and a shape that broadcasts to (B, H, T, S).

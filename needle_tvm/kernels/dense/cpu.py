@@ -67,7 +67,7 @@ DENSE_VARIANTS = tuple(  # without measurements, the first is used
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     """Return the register tile of an (m, k) @ (k, n) matmul whose slowest core finishes first.
 
-    A tile reads its rows side by side, and has no more of them than the L1 cache keeps. Ties go to
+    A tile reads from all its rows in turn, and has no more rows than the L1 cache keeps. Ties go to
     the tile whose weights are read by the fewest cores, then to the one whose weights are read
     least often, then to the most arithmetic per load, then to the smallest tile.
     """

@@ -98,8 +98,8 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _moved_back(loop: Any) -> Any:
-    """Return a loop over tiles with `ENDS_AT`, changed so that the last tile ends there; return any
-    other loop as it is."""
+    """Return a loop over tiles with `ENDS_AT`, changed so that the last tile ends at this place;
+    return any other loop as it is."""
     if ENDS_AT not in loop.annotations:
         return loop
     tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])

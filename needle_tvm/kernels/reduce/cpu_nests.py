@@ -128,8 +128,8 @@ def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | No
     def combine(a: Any, b: Any) -> Any:
         return tirx.Select(tirx.isnan(a), a, tirx.Select(type(compared)(a, b), a, b))
 
-    # By halves of the vector, each step would repeat the expression three times, and TVM would take
-    # minutes.
+    # If the vector were halved step by step, each step would repeat the expression three times, and
+    # TVM would take minutes.
     return term, combine, "fmaximum" if isinstance(compared, tirx.GT) else "fminimum"
 
 

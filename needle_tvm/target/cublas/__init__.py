@@ -1,4 +1,4 @@
-"""Find the installed cuBLAS. Imports neither TVM nor needle.
+"""Find the installed cuBLAS. This package imports neither TVM nor needle.
 
 Artifacts whose matmuls use cuBLAS call it through `gemm.cc`, which is compiled into their library
 and loads cuBLAS by name. Either the system's loader knows its place, or `find` has already loaded

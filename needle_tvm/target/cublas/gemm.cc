@@ -1,7 +1,7 @@
 // Matmuls by cuBLAS, for the libraries of artifacts that use them. TVM's virtual machine finds
-// `needle_cublas_gemm` there without registration. cuBLAS itself is loaded at the first matmul. Its
-// binary interface is declared here, so that compiling artifacts needs no cuBLAS; the interface is
-// the same from version 12 on (docs.nvidia.com/cuda/cublas).
+// `needle_cublas_gemm` in such a library without registration. cuBLAS itself is loaded at the first
+// matmul. Its binary interface is declared here, so that compiling artifacts needs no cuBLAS; the
+// interface is the same from version 12 on (docs.nvidia.com/cuda/cublas).
 #include <dlfcn.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -123,10 +123,10 @@ int narrow(int64_t value) {
 
 // out = a b on the current stream: (..., M, K) by (..., K, N) with the same leading axes, or by a
 // single (K, N), which is multiplied with all rows of `a`. A `transposed` operand is stored with
-// its last two axes swapped. The operands have one dtype; for float16 or bfloat16, the result has
-// that dtype or float32. Sums are float64 for float64, else float32; with `tf32`, float32 operands
-// may be rounded to 11 significant bits. cuBLAS works in `workspace`, so that it allocates nothing
-// while the stream is captured.
+// its last two axes swapped. The operands have the same dtype; for float16 or bfloat16, the result
+// has that dtype or float32. Sums are float64 for float64, else float32; with `tf32`, float32
+// operands may be rounded to 11 significant bits. cuBLAS works in `workspace`, so that it allocates
+// nothing while the stream is captured.
 void multiply(TensorView a, TensorView b, bool a_transposed, bool b_transposed, bool tf32,
               TensorView out, TensorView workspace) {
   const Library& cublas = library();

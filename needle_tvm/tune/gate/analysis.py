@@ -107,7 +107,7 @@ def _narrow(expr: Any) -> Any:
 
 
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
-    """Return (lowest, first beyond) of the values that each integer input may hold as an index.
+    """Return (lowest value, highest value + 1) that each integer input may hold as an index.
 
     An input used directly as an index may hold every position of its axis, and one clamped to the
     axis may hold as many negative values too. An input that is used in other computations of an

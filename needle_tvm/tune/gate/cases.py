@@ -15,7 +15,7 @@ from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
-# In order of importance, in case there is no room or time for all.
+# The cases are in order of importance, in case there is no room or time for all.
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
@@ -33,8 +33,8 @@ def ordinary(
 ) -> list[Array]:
     """Return standard normal values for the inputs; integers are uniform within their range.
 
-    `ranges` maps integer inputs by name to (lowest, first beyond); others are 0 or 1. With `tf32`,
-    every float32 input is truncated to a tf32 number.
+    `ranges` maps the name of an integer input to (lowest value, highest value + 1); integer inputs
+    without a range are 0 or 1. With `tf32`, every float32 input is truncated to a tf32 number.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -54,7 +54,8 @@ def ordinary(
 
 
 def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
-    """Return the inputs with floating-point ones times 2**`exponent`, which rounds nothing."""
+    """Return the inputs, with the floating-point inputs multiplied by 2**`exponent`, which causes
+    no rounding."""
     return [
         aligned_copy(np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
         if is_float(a.dtype.name)

@@ -54,7 +54,7 @@ class Expected:
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
     `tolerance * scale` from its value; NaNs and infinities must be the same. The value of an
-    `alternatives` array at the same place is correct too: there, rounding decides which of two
+    `alternatives` array at the same place is correct too, because rounding decides which of two
     right answers comes out.
     """
 

@@ -164,7 +164,7 @@ def _expected(
 
     If rounding decides which of two numbers comes out (`may_jump`), the function's own result is
     accepted too, and so is the result for slightly perturbed inputs. In the cases at the limits of
-    arithmetic, poor conditioning may cause the same, and there it counts as too far off.
+    arithmetic, poor conditioning may have the same effect; in those cases it counts as too far off.
 
     The scale is the largest finite magnitude of the result. If the result moves further than that
     when every input is off by its epsilon (counted in epsilons), the scale is that distance. So a

@@ -1,4 +1,5 @@
-"""Measure candidates on other machines, as the tasks of a Dask cluster. Imports no TVM by itself.
+"""Measure candidates on other machines, as the tasks of a Dask cluster. This module imports no TVM
+by itself.
 
 `bench` uses `Cluster` in place of its local worker. Users start Dask's scheduler and workers
 themselves; docs/tuning.md says how. A task (`run_task`) carries a request with its files to a
@@ -134,7 +135,7 @@ def _machine_lock() -> Iterator[None]:
 
 
 def check_cluster(address: str, target: Mapping[str, Any], wait: float = WAIT_SECONDS) -> None:
-    """Check that a scheduler and fit workers are there; raises the errors of `Cluster`."""
+    """Check that the scheduler answers and has fit workers. Raises the errors of `Cluster`."""
     _connect(address, needs(target), wait).close()
 
 
@@ -145,7 +146,7 @@ class Cluster(Runner):
     come from Dask's configuration. `target` is TVM's description of the target of candidates.
     `limits` are those of a candidate's process on its worker. `wait` is how many seconds the
     cluster may be without a worker. A candidate that no worker could measure has the kind LOST.
-    Linux only. A context manager.
+    Works only on Linux. It is a context manager.
 
     Raises ClusterError, with the address, if Dask is not installed, the scheduler cannot be
     reached, no worker offers the resource in time, or a worker does not fit the target. `map` and

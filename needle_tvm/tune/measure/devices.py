@@ -7,9 +7,10 @@
     seconds = call.clock(100)                         # per call, over 100 calls
     wrong = call.fetch()                              # copies inputs and outputs back
 
-A candidate is timed warm on every device: it is called repeatedly, so its operands are where the
-last call left them. In a model, too, a kernel finds most of its operands in a cache (its weights in
-a GPU's L2, if the model's weights fit in it), and `tune.whole_model` times the real model.
+A candidate is timed warm on every device: the candidate is called repeatedly, so its operands are
+where the last call left them. In a model, too, a kernel finds most of its operands in a cache (its
+weights in a GPU's L2, if the model's weights fit in it), and `tune.whole_model` times the real
+model.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ only the thread that calls it and leaves the locks of the other threads held for
 A child works in a process group of its own. It is watched from outside, so neither native code that
 never returns nor a stopped process can exceed its limits. Guard and template both adopt orphaned
 descendants (see `processes.adopt_orphans`), so that a grandchild in its own group is found too.
-Linux only.
+This module works only on Linux.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Template:
         self._outgoing = bytearray()
         self._heartbeat = self._next_sample = self._next_tree = 0.0
         self._newest = 0
-        # Not epoll: a child would share its state.
+        # A child would share the state of epoll.
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""A pool of processes for work that may crash, hang, or use up memory. Imports no TVM.
+"""A pool of processes for work that may crash, hang, or use up memory. This module imports no TVM.
 
 `bench` builds and runs candidates with it. Each request runs in a process of its own, forked from
 one that has already imported the function's module. So there is no import per request, and requests
@@ -107,7 +107,8 @@ class Runner(ABC):
 
 
 class Workers(Runner):
-    """Runs a function, each request in a process of its own, `processes` at once. Linux only.
+    """Runs a function, each request in a process of its own, `processes` at once. Works only on
+    Linux.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
     value. `limits` are those of a request, and `name` appears in errors. `environment` is set in

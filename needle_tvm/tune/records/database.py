@@ -1,4 +1,5 @@
-"""The trials of TVM's modules in a record store: takes and returns TVM's objects. Imports TVM.
+"""The trials of TVM's modules in a record store: takes and returns TVM's objects. This module
+imports TVM.
 
 database = Database(store, Key.of(target))
 database.commit(record, rejected="", session=session, spent=0.3)

@@ -1,6 +1,6 @@
 """The key of a tuning record: the target, versions and pass configuration that it applies to.
 
-`database` stores trials under it. Imports TVM when used.
+`database` stores trials under it. This module imports TVM when used.
 """
 
 from __future__ import annotations

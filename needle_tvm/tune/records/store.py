@@ -63,7 +63,7 @@ def _warn(line: str) -> None:
 
 
 class Store:
-    """The store in the folder `path`, by default the user's own. A context manager.
+    """The store in the folder `path`, by default the user's own. It is a context manager.
 
     One object may be used from several threads, and by a process forked after it was opened. A
     folder that cannot be written is opened read-only. `report` is called with one line about any

@@ -75,7 +75,7 @@ static inline int64_t convert_lanes(const In*, Out*, int64_t) {
   return 0;
 }
 #ifdef __F16C__
-// The same bits as Io<Float16>.
+// Gives the same bits as Io<Float16>.
 template <>
 inline int64_t convert_lanes(const Float16* x, float* y, int64_t n) {
   int64_t i = 0;

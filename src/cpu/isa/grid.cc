@@ -180,7 +180,7 @@ struct Grid {
     }
   }
 
-  // The same where some places are outside: x counts as zero there.
+  // The same if some places are outside: at such places, x counts as zero.
   template <int kCorners>
   static void sum_some(const T* __restrict x, const Corners& c, int64_t count, T* __restrict y) {
     for (int64_t p = 0; p < count; ++p) {

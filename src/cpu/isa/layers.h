@@ -70,7 +70,7 @@ struct Layers {
 #endif
   static constexpr int kLanes = kBytes / sizeof(T), kVectors = 4;
   static constexpr int64_t kStep = kLanes * kVectors;
-  static constexpr int64_t kRun = 8 * kStep;  // elements that are added in T before double
+  static constexpr int64_t kRun = 8 * kStep;  // elements summed in T before the sum joins a double
 
   // Sums in these vectors stay in registers; sums in arrays would not.
   typedef T Vector __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
@@ -90,7 +90,7 @@ struct Layers {
   }
 
   // The sums of both terms, terms(i, &a, &b), over i in [0, n). A term is one element, or a Vector
-  // that begins there.
+  // that begins at element i.
   template <bool kBoth, class F>
   [[gnu::always_inline]] static inline Pair sums(int64_t n, F&& terms) {
     Pair sum;
@@ -125,8 +125,9 @@ struct Layers {
     T mean;
     double less, scale;
 
-    // One pass over memory: each run is read twice, and joined to earlier runs by the formula of
-    // Chan, Golub and LeVeque ("Updating formulae", 1979), which does not cancel.
+    // Makes one pass over memory. Each run of kRun elements is read twice while it is in cache, and
+    // its sums are combined with those of earlier runs by the formula of Chan, Golub and LeVeque
+    // ("Updating formulae", 1979), which does not suffer from cancellation.
     Standard(const T* x, int64_t n, double eps) {
       double middle = 0, squares = 0;
       for (int64_t i = 0; i < n; i += kRun, x += kRun) {
@@ -223,7 +224,8 @@ struct Layers {
 
   static constexpr int kBlock = 64;  // cells per block of gates
 
-  // Compilers vectorise a loop over one function.
+  // Applies one function to all elements: compilers vectorise such a loop, but not always a loop
+  // that applies several functions.
   template <class Op>
   static void map(const T* __restrict x, T* __restrict out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = Op::at(x[i]);

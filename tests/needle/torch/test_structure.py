@@ -123,9 +123,9 @@ def test_dicts_with_whole_numbers_as_keys():
     found = loaded(arrays)
     assert list(found) == [0, "last", 2]
     close(found[2], given[0] * given["last"])
-    with pytest.raises(TypeError, match="inputs has 3, which it had not"):
+    with pytest.raises(TypeError, match="inputs has 3, which was not there"):
         loaded({**arrays, 3: arrays[0]})
-    with pytest.raises(TypeError, match="inputs has '0', which it had not"):
+    with pytest.raises(TypeError, match="inputs has '0', which was not there"):
         loaded({"0": arrays[0], "last": arrays["last"]})
 
 

@@ -1,6 +1,6 @@
 """Operators of PyTorch in random programs: elementwise, reductions, views, indexing, matmuls.
 
-`recipes` draws them beside its layers.
+`recipes` draws these operators in addition to its layers.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ _PTX = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32"}
 
 @dataclass(frozen=True)
 class Registers:
-    """The instructions for operands of one dtype ("float32" means tf32). Each method returns the
-    name of an instruction. A fragment of sums is 16 x 16, the size of two of mma's own fragments.
+    """The instructions for operands of the same dtype ("float32" means tf32). Each method returns
+    the name of an instruction. A fragment of sums is 16 x 16, the size of two of mma's own
+    fragments.
 
     `left` and `right` say whether an operand is transposed in shared memory: with `left`, `a` is
     (terms, rows); with `right`, `b` is (columns, terms). Raises ValueError if a float16 or bfloat16

@@ -7,11 +7,11 @@ of batches b, rows m, columns n and terms k:
     product[b, m, n] += left[b, m, k] * right[b, k, n]   result[b, m, n]  the epilogue, stored
 
 An original axis becomes a row axis if only the left operand has it, a column axis if only the right
-operand has it, and a batch axis if both have it. Several axes of a kind are fused, in mixed radix.
-So a convolution is an implicit matmul with a matrix whose rows are windows. This matrix exists only
-tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3).
-Beyond the last row, column or term, the operands are zeros that are not read, and no result is
-stored.
+operand has it, and a batch axis if both have it. Several axes of the same kind are fused, in mixed
+radix. So a convolution is an implicit matmul with a matrix whose rows are windows. This matrix
+exists only tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014,
+section 3). Beyond the last row, column or term, an operand counts as zero without a read from
+memory, and no result is stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 @dataclass(frozen=True)
 class Tile:
     """The rows and columns of a block of threads, the terms it takes at a time, and the number of
-    slices of these terms; separate threads sum each slice."""
+    slices of these terms; each slice is summed by threads of its own."""
 
     rows: int
     columns: int
@@ -131,7 +131,8 @@ def find(function: PrimFunc) -> Product | None:
         return None
     left, right, wide = factors
     kinds = _kinds(block, left, right)
-    # Neighbouring results must be columns: if they are rows, the operands are swapped.
+    # Results that are adjacent in memory must differ in their column. If they differ in their row,
+    # the operands are swapped.
     innermost = block.body.indices[-1]
     if any(innermost.same_as(axis.var) for axis in kinds["rows"]):
         left, right = right, left
@@ -140,8 +141,8 @@ def find(function: PrimFunc) -> Product | None:
 
 
 def _inverse(sums: Any, last: Any) -> Inverse | None:
-    """Return a map from the indices at which a block reads the sums to its axes; None if it does
-    not read each sum exactly once."""
+    """A block reads the sums at certain indices. Return the map from these indices to the block's
+    axes, or None if the block does not read each sum exactly once."""
     reads = [load for load in nodes_in(last.body, NODES.load) if load.source.same_as(sums)]
     if not reads or not all(
         nests.same(one, other)
@@ -206,7 +207,8 @@ def _written(found: Product, tile: Tile) -> PrimFunc:
 
 
 class _Writer:
-    """Writes the blocks of a product in tiles of one size, and collects their nests and buffers."""
+    """Writes the blocks of a product in tiles of equal size, and collects their nests and
+    buffers."""
 
     def __init__(self, found: Product, tile: Tile) -> None:
         self._found = found
@@ -237,7 +239,8 @@ class _Writer:
         return target
 
     def sums(self, left: Any, right: Any) -> Any:
-        """Write the block of sums, or of each slice's sums and their total; return its buffer."""
+        """Write the block of sums; with several slices, the block of each slice's sums and the
+        block of their totals. Return the buffer of the sums."""
         wide, slices = self._found.wide, self._slices
         kinds = self._present(("batch", "rows", "columns"))
         axes = {kind: self._axis(kind) for kind in kinds}
@@ -328,7 +331,8 @@ class _Writer:
         return values
 
     def _inside(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> Any:
-        """Return the condition that an index exists in the original; None if all do."""
+        """Return the condition that an index of the new axes is also one of the original axes; None
+        if all of them are."""
         found = self._found
         real = {
             "batch": found.batches,

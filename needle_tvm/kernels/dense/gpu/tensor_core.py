@@ -74,8 +74,8 @@ class WarpTile:
     by_columns: int
 
 
-# From large to small. A warp's sums take at most 64 registers per thread. Strips and results
-# together stay below the 48 kB of shared memory that every GPU allows without opting in.
+# The tiles, from large to small. A warp's sums take at most 64 registers per thread. Strips and
+# results together stay below the 48 kB of shared memory that every GPU allows without opting in.
 TILES = (
     WarpTile(columns=4, slices=1, by_rows=4, by_columns=2),
     WarpTile(columns=4, slices=1, by_rows=2, by_columns=1),
@@ -91,7 +91,7 @@ def tensor_core(
 ) -> Schedule | None:
     """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    The rule fits products that `product.find` recognises, with operands of one dtype (float16,
+    The rule fits products that `product.find` recognises, with operands of the same dtype (float16,
     bfloat16, or float32 annotated as tf32) that the target's tensor cores support, float32 sums, at
     least 5 rows, and at least 8 columns and terms. Returns None for any other function. `tile` is
     one of `warp_tiles`; the default is the first of them.
@@ -257,7 +257,8 @@ def _schedule(sch: Schedule, found: Product, instructions: Instructions, tile: W
             sch.transform_layout(fragment, ("write", 0), partial(instructions.tiles, name))
         sch.tensorize(within, instructions.load(name))
     if extent(sch, strip) > 1:
-        # In the loop: left to registers, left to shared memory, the same for right, the matmul.
+        # The loop has these steps: left to registers, left to shared memory, the same for right,
+        # the matmul.
         sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
         sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 

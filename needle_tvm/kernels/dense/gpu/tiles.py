@@ -271,7 +271,8 @@ def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
     afterwards."""
     for factor in factors:
         sch.annotate(factor, "tirx.manifest_shared_memory_local_stage", 1)
-    # In the loop: left to registers, left to shared memory, the same for right, the matmul.
+    # The loop has these steps: left to registers, left to shared memory, the same for right, the
+    # matmul.
     sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
     sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 

@@ -103,7 +103,7 @@ def _schedule(sch: Schedule) -> bool:
     at = _bind_end(sch, end, row_loops, threads)
     if not all(_compute_in_row(sch, block, at, size, threads) for block, size in reversed(kept)):
         return False
-    # Bind this last: in a loop of threads, shared values would be computed for each of them.
+    # Bind this last: in a loop of threads, shared values would be computed for each thread.
     sch.bind(at, threads.tags[0])
     return True
 
