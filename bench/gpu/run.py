@@ -117,9 +117,7 @@ def take_over(result: dict[str, Any], path: Path) -> None:
     theirs = facts(earlier)
     for what, value in facts(result).items():
         if theirs.get(what) != value:
-            raise Refusal(
-                f"--resume {path}: {what} differs there: {str(theirs.get(what))[:200]}"
-            )
+            raise Refusal(f"--resume {path}: {what} differs there: {str(theirs.get(what))[:200]}")
     result["contests"] = earlier["contests"]
 
 

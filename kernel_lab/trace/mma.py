@@ -126,8 +126,7 @@ def _emit_multiply(program: Expressions, name: str, arguments: Any) -> None:
     form = tuple(str(argument.value) for argument in arguments[:6])
     if form != ("m16n8k16", "row", "col", "fp16", "fp16", "fp32"):
         raise NotInterpreted(
-            f"trace: {name} {' '.join(form)}; only m16n8k16 row col fp16 fp16 fp32 is"
-            " interpreted"
+            f"trace: {name} {' '.join(form)}; only m16n8k16 row col fp16 fp16 fp32 is interpreted"
         )
     parts = []
     for place, dtype in ((6, "float16"), (8, "float16"), (10, "float32")):

@@ -136,8 +136,7 @@ class SVDOp(NumpyOp):
         return u, s, vh
 
     def refuse_extra(self, out_grad: TensorTuple, k: int) -> None:
-        """Raise RuntimeError if a gradient flows to the vectors that the matrix does not determine.
-        """
+        """Raise RuntimeError if a gradient flows to vectors that the matrix does not determine."""
         if out_grad[0].numpy()[..., k:].any() or out_grad[2].numpy()[..., k:, :].any():
             raise RuntimeError(
                 f"{self.name}: full_matrices=True: the vectors beyond the first {k} are not "

@@ -21,8 +21,7 @@ class At:
 
 
 class IndexUpdate:
-    """The object x.at[key]. Its methods return a copy of x that differs at key; x stays as it is.
-    """
+    """The object x.at[key]. Its methods return a copy of x that differs at key; x is not changed."""
 
     __slots__ = ("_key", "_tensor")
 

@@ -34,9 +34,7 @@ class Scope:
         values by name. Raises ModelError for any other number of inputs."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
-            raise ModelError(
-                f"graph {graph.name!r} takes {len(names)} inputs, got {len(inputs)}"
-            )
+            raise ModelError(f"graph {graph.name!r} takes {len(names)} inputs, got {len(inputs)}")
         given: dict[str, Any] = dict(zip(names, inputs, strict=True))
         return run(graph, {**self._values, **given})
 

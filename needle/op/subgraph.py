@@ -51,8 +51,7 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """A function whose `outputs` are numbers of values: of `inputs`, or of the results of `steps`.
-    """
+    """A function whose `outputs` are numbers of values: `inputs`, then the results of `steps`."""
 
     inputs: tuple[Spec, ...]
     steps: tuple[Step, ...]

@@ -55,8 +55,7 @@ def tri(
     dtype: str = "float32",
     device: DeviceLike | None = None,
 ) -> Tensor:
-    """Return zeros of shape (n, m), or (n, n) without `m`, with ones at and below the diagonal `k`.
-    """
+    """Return zeros (n, m), or (n, n) without `m`, with ones at and below the diagonal `k`."""
     return cast(_rows_against_columns("less_equal", n, n if m is None else m, k, device), dtype)
 
 

@@ -28,8 +28,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def as_extent(value: Any) -> Any:
-    """Return an expression unchanged, anything else as an int. Raises TypeError if it is neither.
-    """
+    """Return an expression unchanged, another value as an int. Raises TypeError for other types."""
     if isinstance(value, OpenElements):
         return value.number
     return value if isinstance(value, Expression) else as_int(value)

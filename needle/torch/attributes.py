@@ -100,9 +100,7 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
     for path in second:
         goes_on = not _same(first.get(path, _MISSING), second[path])
         if goes_on or not _same(second[path], third.get(path, _MISSING)):
-            how = (
-                "the next call depends on it" if goes_on else "its value comes from the inputs"
-            )
+            how = "the next call depends on it" if goes_on else "its value comes from the inputs"
             raise not_taken(
                 flat.module,
                 f"it changes its attribute {path!r} at each call ({how}), which is neither a "

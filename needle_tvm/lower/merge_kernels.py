@@ -72,9 +72,7 @@ class _Run:
     """
 
     bindings: list[Any]
-    kernels: list[
-        tuple[Any, Any, Kernel]
-    ]  # the result's variable, the result's key, the kernel
+    kernels: list[tuple[Any, Any, Kernel]]  # the result's variable, the result's key, the kernel
     source: dict[Any, Any]  # variable -> the key of the result that it names or views
 
 

@@ -161,9 +161,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 
 def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
     if target.get("kind") != CPU:
-        raise TargetError(
-            f"target kind {target.get('kind')!r}: must be {CPU!r} in a description"
-        )
+        raise TargetError(f"target kind {target.get('kind')!r}: must be {CPU!r} in a description")
     unknown = [field for field in target if field not in _LLVM_FIELDS]
     if unknown:
         raise TargetError(

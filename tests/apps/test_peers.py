@@ -162,7 +162,7 @@ def test_a_peer_that_fails_is_left_out_and_ours_is_not():
 
 def test_a_wrong_result_ends_a_strict_contest_and_is_left_out_of_another():
     entries = [entry(OURS), entry("right"), entry("wrong", 1.5), entry("needle bad", function="no")]
-    with pytest.raises(apps.contestants.Disagreement, match="wrong and .* give different results"):
+    with pytest.raises(apps.contestants.Disagreement, match=r"wrong and .* give different results"):
         contests.run("case", entries[:3], options())
     exact = [np.ones(4)]
     found = contests.run("case", entries, options(strict=False), exact)

@@ -227,7 +227,7 @@ def test_a_wrong_kernel_is_found_before_it_is_used(monkeypatch):
 
     monkeypatch.setattr(in_place, "_without_copies", writes_nothing)
     model, inputs = Cache(put).eval(), next(calls())
-    with pytest.raises(MismatchError, match="the compiled code.s results differ from the model.s"):
+    with pytest.raises(MismatchError, match=r"the compiled code.s results differ from the model.s"):
         needle_tvm.compile_torch(model, *inputs, recompile=True)
     twin = copy.deepcopy(model)
     with pytest.warns(UserWarning, match="leaves a graph to PyTorch"):

@@ -82,7 +82,11 @@ def test_no_node_case_of_onnx_is_wrong_compiled():
         ((np.zeros((2, 7), "float32"),), {}, r"input 'x' has the shape \(2, 7\); .* \[n, 8\]"),
         (({"z": 0},), {}, "'z' is not an input; they are x"),
         ((np.zeros((2, 8)), 1), {}, "2 inputs are given; the model has x"),
-        ((), {"dims": {"m": ndl.Dim("m", max=3)}}, "'m' is neither an input nor a size; they are x"),
+        (
+            (),
+            {"dims": {"m": ndl.Dim("m", max=3)}},
+            "'m' is neither an input nor a size; they are x",
+        ),
         ((), {"dims": {"x": 3}}, "must be a dict from axes to dims, or a Dim"),
         ((), {"fixed": {"z": 0}}, "fixed: 'z' is not an input; they are x"),
     ],
