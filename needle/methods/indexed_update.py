@@ -21,7 +21,7 @@ class At:
 
 
 class IndexUpdate:
-    """The object x.at[key]. Its methods return a copy of x that differs at key; x is not changed."""
+    """The object x.at[key]. Its methods return a copy of x that differs at key; x is kept."""
 
     __slots__ = ("_key", "_tensor")
 

@@ -101,7 +101,7 @@ def weights_of(w: NDArray, groups: int) -> NDArray:
 
 
 def rows_of(g: NDArray, groups: int) -> NDArray:
-    """Return outputs (N, rows, columns, O) as a matrix per group: (G, N * rows * columns, O / G)."""
+    """Return outputs (N, rows, columns, O) as matrices by group: (G, N * rows * columns, O / G)."""
     n, h, w, o = g.shape
     if groups == 1:
         return g.reshape((1, n * h * w, o))

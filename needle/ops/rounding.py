@@ -190,5 +190,5 @@ def fmod(a: Operand, b: Operand) -> Tensor:
 
 
 def whole_division(kind: str, a: Operand, b: Operand) -> Tensor:
-    """Return the whole quotient or a remainder of a / b. `kind`: floor_divide, remainder or fmod."""
+    """Return the whole quotient or remainder of a / b. `kind`: floor_divide, remainder or fmod."""
     return applied(WholeDivision(kind), a, b)
