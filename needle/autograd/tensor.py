@@ -384,7 +384,7 @@ def no_value(x: Value) -> Exception:
         where = f" in module {node.scope!r}" if node.scope else ""
         return TraceError(f"{x!r}{made}{where} was made while tracing and has no value")
     return RuntimeError(
-        f"the value of {x!r}{made} was released: no gradient declares to read it (Op.reads), or a "
+        f"the value of {x!r}{made} was released: no gradient rule reads it (Op.reads), or a "
         "backward pass without retain_graph has freed it"
     )
 
