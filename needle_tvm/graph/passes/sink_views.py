@@ -10,7 +10,8 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
   batch, if the view has the same batch.
 The reshapes are of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
 (B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N).
-A concatenation may read several permutations in one order. All ranks are static.
+A concatenation may read several permutations in one order. A slice may read a permutation, or an
+image's view along channels. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
 convolutions in a chain each permute to channels last and back, the whole chain stays in channels
@@ -24,7 +25,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tvm
+from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tirx, tvm
 from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.graph.views import order_of
 from needle_tvm.tir.extents import exprs_of, shape_of
@@ -34,7 +35,9 @@ def _operators(*names: str) -> tuple[Any, ...]:
     return tuple(tvm.ir.Op.get(f"relax.{name}") for name in names)
 
 
-(_PERMUTE, _RESHAPE, _CONCAT) = _operators("permute_dims", "reshape", "concat")
+(_PERMUTE, _RESHAPE, _CONCAT, _SLICE) = _operators(
+    "permute_dims", "reshape", "concat", "strided_slice"
+)
 UNARY = _operators(
     *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
     *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
@@ -61,6 +64,9 @@ class _View(Protocol):
         """Return the operand to use beside `view`'s source in place of `other` (bound to `value`),
         or None."""
 
+    def axis_of(self, view: Any, axis: int) -> int | None:
+        """Return the axis of `view`'s source that is the same as an axis of the view, or None."""
+
 
 class _Permutation:
     def __init__(self) -> None:
@@ -78,6 +84,9 @@ class _Permutation:
 
     def again(self, view: Any, x: Any) -> Any:
         return relax.op.permute_dims(x, order_of(view))
+
+    def axis_of(self, view: Any, axis: int) -> int | None:
+        return order_of(view)[axis]
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         order, shape = order_of(view), shape_of(other)
@@ -109,6 +118,9 @@ class _Rows:
     def again(self, view: Any, x: Any) -> Any:
         return relax.op.reshape(x, exprs_of(shape_of(view) or ()))
 
+    def axis_of(self, view: Any, axis: int) -> int | None:
+        return None
+
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         rows, viewed, shape = map(shape_of, (view.args[0], view, other))
         if shape is None or rows is None or viewed is None:
@@ -135,6 +147,10 @@ class _Images(_Rows):
         pixels = before[2] == 1 and len(after) == 4 and (after[0], after[3]) == (batch, n)
         volumes = len(after) == 5 and after[2:] == before[1:]
         return sequences or pixels or volumes
+
+    def axis_of(self, view: Any, axis: int) -> int | None:
+        channels = len(shape_of(view) or ()) - 1
+        return 3 if axis == channels else None
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         images, viewed, shape = map(shape_of, (view.args[0], view, other))
@@ -251,7 +267,20 @@ class _Sinker(expr_functor.PyExprMutator):
             return self._binary(call)
         if call.op == _CONCAT:
             return self._concat(call)
-        return call
+        return self._slice(call) if call.op == _SLICE else call
+
+    def _slice(self, call: Any) -> Any:
+        """Return a slice of a view as a view of the source's slice."""
+        view, shape = self._viewed(call.args[0]), shape_of(call)
+        if view is None or shape is None:
+            return call
+        axes = [self._view.axis_of(view, int(axis)) for axis in call.args[1].fields]
+        if None in axes:
+            return call
+        along = relax.Tuple([tirx.IntImm("int64", axis) for axis in axes])
+        operands = [view.args[0], along, *call.args[2:]]
+        sliced = self.builder_.emit(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        return self._view.again(view, sliced) if view.op == _PERMUTE else _reshaped(sliced, shape)
 
     def _concat(self, call: Any) -> Any:
         """Return a concatenation of permutations in one order as one permutation."""

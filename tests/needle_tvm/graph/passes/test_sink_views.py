@@ -462,3 +462,38 @@ def test_a_concatenation_of_permutations():
         other,
     )
     stays(sink_permutes, lambda x, y: op.concat([planes(x), y], 1), NHWC, NCHW)
+
+
+@pytest.mark.parametrize("strides", [None, [1, 2]])
+def test_a_slice_of_a_permutation(strides):
+    def cut(x, axes):
+        return op.strided_slice(x, axes, [1, 0], [3, 5], strides, assume_inbound=True)
+
+    becomes(
+        sink_permutes, lambda x: cut(planes(x), [1, 2]), lambda x: planes(cut(x, [3, 1])), NHWC
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"),
+    [((2, 1, 6, 4), (2, 6, 4)), ((2, 15, 1, 4), (2, 3, 5, 4)), ((6, 5, 2, 4), (3, 2, 5, 2, 4))],
+)
+def test_a_slice_of_an_images_channels(shape, seen):
+    def cut(x, axis):
+        return op.strided_slice(x, [axis], [1], [3], assume_inbound=True)
+
+    last, spec = len(seen) - 1, Spec(*shape)
+    becomes(
+        sink_images,
+        lambda x: cut(op.reshape(x, seen), last),
+        lambda x: op.reshape(cut(x, 3), (*seen[:-1], 2)),
+        spec,
+    )
+    stays(sink_images, lambda x: cut(op.reshape(x, seen), last - 1), spec)
+
+
+def test_a_slice_of_rows_stays():
+    def before(x):
+        return op.strided_slice(op.reshape(x, (2, 3, 4)), [2], [0], [2], assume_inbound=True)
+
+    stays(sink_reshapes, before, Spec(6, 4))
