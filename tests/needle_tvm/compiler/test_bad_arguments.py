@@ -88,5 +88,5 @@ def test_numbers_of_the_runtime_are_named(program, wrong):
         random_inputs(program.artifact, wrong)
     with pytest.raises(UsageError, match="device="):
         runtime.load(program.artifact.path, device=wrong)
-    with pytest.raises(UsageError, match="runs "):
+    with pytest.raises(UsageError, match="runs="):
         profile(program, runs=wrong)

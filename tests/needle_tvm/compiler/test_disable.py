@@ -110,5 +110,5 @@ def test_an_unknown_name_is_refused(model, x, stage):
 
 @pytest.mark.parametrize("budget", [{"trials": 3}, {"minutes": 1}])
 def test_a_search_leaves_nothing_out(model, x, budget):
-    with pytest.raises(StageError, match=r"disable=.*a search uses every"):
+    with pytest.raises(StageError, match=r"disable=.*a search uses all"):
         compile(model, x, disable=["dense"], **budget)
