@@ -37,8 +37,8 @@ class Slogdet(NamedTuple):
 
 
 class Lstsq(NamedTuple):
-    """The result of `lstsq`: the least-squares solution, its residuals, and the rank and the
-    singular values of the matrix."""
+    """The result of `lstsq`: the least-squares `solution`, its `residuals`, and the `rank` and the
+    `singular_values` of the matrix."""
 
     solution: Tensor
     residuals: Tensor

@@ -150,8 +150,8 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """Return (log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance
-    `var`: a number, or a tensor of x's shape, in which the last axis may be missing or have extent
-    1. A variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
+    `var`: a number, or a tensor of x's shape, in which the last axis may be missing or of extent 1.
+    A variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
 
     Raises ShapeError for a var of another shape, ValueError for a negative var and for an eps that
     is not above 0.
