@@ -1,8 +1,8 @@
-"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, beside PyTorch.
+"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, and PyTorch itself.
 
     python -m bench.zoo others timm                      # groups, or single models by name
     python -m bench.zoo --steps load eager gradients     # without compiling
-    python -m bench.zoo --steps times                    # beside other frameworks (make bench-zoo)
+    python -m bench.zoo --steps times                    # against other frameworks (make bench-zoo)
     python -m bench.zoo --table                          # the results so far
 
 The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in

@@ -1,4 +1,4 @@
-"""Measure inference on the CPU, model by model: needle, eager and compiled, beside other
+"""Measure inference on the CPU, model by model: needle, eager and compiled, compared with other
 frameworks. Each framework is called as its users call it.
 
 Besides times, the benchmark measures each model's kernels against the limits of this machine, and
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
 
     def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
         known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
-        found = [("beside the fastest peer of each case", tables.summary(known))] if known else []
+        found = [("against the fastest peer of each case", tables.summary(known))] if known else []
         if unseen:
             found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
         found += [
