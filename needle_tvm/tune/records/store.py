@@ -286,7 +286,7 @@ class Store:
             self._append([Rejection(trial, reason, now(), this_host())])
 
     def rejected(self, trial: str) -> str:
-        """Return why the trial of this name may not be used, or "" if it may."""
+        """Return why the trial of this name must not be used, or "" if it may."""
         with self._using():
             return self._why(trial, cast(Trial, self._lines[Trial.kind][trial]))
 
