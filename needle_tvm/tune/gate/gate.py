@@ -30,7 +30,7 @@ _FACTS = "gate.json"
 _FORMAT = 1
 _GUARD = 16 << 10  # bytes before and after a result: detects writes up to a few rows too far
 _UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never gives
-_RUNS = 2  # of the ordinary case: a race between threads may give the right result once
+_RUNS = 2  # runs of the ordinary case: a race between threads may give the right result once
 
 
 @dataclass(frozen=True)
