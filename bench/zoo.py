@@ -52,9 +52,9 @@ NOTES = (
     f"{OURS} is the exported artifact, called with NumPy arrays; all take {SETS} sets of inputs in "
     "turn; torch.compile: inductor's C++, max-autotune, weights frozen",
     f"a model that {OURS} refuses, or whose results differ from PyTorch's, counts as 0",
-    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured beside "
-    "each model, over the time of a call, or of a kernel; the rest is beyond it. Operations on "
-    "padding count; a kernel with operations that TVM cannot count reaches nothing",
+    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured along "
+    "with each model, over the time of a call, or of a kernel; the rest is beyond it. Operations "
+    "on padding count; a kernel with operations that TVM cannot count reaches nothing",
 )
 DIFFERENTIATED = 30
 
