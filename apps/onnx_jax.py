@@ -133,8 +133,8 @@ def _lstm(
     layout: int = 0,
     direction: bytes = b"forward",
 ) -> Any:
-    """Run an LSTM in one direction. x (T, B, features); w (1, 4 h, features), r (1, 4 h, h): gates
-    i, o, f, c."""
+    """Run an LSTM in one direction. `x` has shape (T, B, features), `w` (1, 4 hidden_size,
+    features) and `r` (1, 4 hidden_size, hidden_size), with the gates in the order i, o, f, c."""
     bias = 0.0 if b is None else b[0, : 4 * hidden_size] + b[0, 4 * hidden_size :]
     zeros = jnp.zeros((x.shape[1], hidden_size), x.dtype)
     start = tuple(zeros if state is None else state[0] for state in (h, c))

@@ -73,7 +73,9 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         console.print(f"* from the cache, verified: {duration(seconds)} in all", highlight=False)
     what = "error: largest absolute difference from the eager model in float64"
     if steps:
-        what = f"largest error of a rung, beside the eager model in float64: {_largest(stages)}"
+        what = (
+            f"largest error of a rung, compared with the eager model in float64: {_largest(stages)}"
+        )
     console.print(
         f"{what}\n"
         f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}",
@@ -109,11 +111,11 @@ _OF_STAGE: dict[str, Callable[[Mapping[str, Any]], str]] = {
 _OF_TIMES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "median": lambda entry: duration(entry["median"]),
     "quartiles": lambda entry: interval(entry["lower_quartile"], entry["upper_quartile"]),
-    "beside eager": lambda entry: _compared(entry["ratio_to_eager"]),
-    "beside the\nrung above": lambda entry: _compared(entry.get("ratio_to_previous")),
+    "compared with\neager": lambda entry: _compared(entry["ratio_to_eager"]),
+    "compared with\nrung above": lambda entry: _compared(entry.get("ratio_to_previous")),
 }
-_STAGES = ("ready in", "median", "quartiles", "beside eager", "error")
-_LADDER = ("median", "beside eager", "beside the\nrung above")
+_STAGES = ("ready in", "median", "quartiles", "compared with\neager", "error")
+_LADDER = ("median", "compared with\neager", "compared with\nrung above")
 
 
 def _cell(heading: str, stage: _Entry, entry: _Entry) -> str:
@@ -202,7 +204,8 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     shapes = ", ".join("x".join(map(str, x["shape"])) for x in result["inputs"])
     machine = result["machine"]
     axes.set_title(
-        f"{result['model']}, input {shapes}, {result['device']}: time, and speed beside eager\n"
+        f"{result['model']}, input {shapes}, {result['device']}: "
+        "time, and speed compared with eager\n"
         f"{machine['processor']}, {counted(machine['threads'], 'thread')}, "
         f"{result['date'][:10]}",
         loc="left",

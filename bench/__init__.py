@@ -1,4 +1,4 @@
-"""Benchmarks: needle and its compiled code beside other frameworks, on a CPU and on a GPU.
+"""Benchmarks: needle and its compiled code compared with other frameworks, on a CPU and on a GPU.
 
 - `contests` runs one contest: each contestant has its own process, results are compared, blocks are
   timed in turn (`needle_tvm.process.timing`). A ratio is always the other's time over ours, taken

@@ -67,7 +67,7 @@ def run(
     cases: Cases,
     peers: Collection[str],
     notes: Sequence[str] = (),
-    title: str = "beside the fastest peer of each case",
+    title: str = "against the fastest peer of each case",
     table: Callable[[Sequence[Mapping[str, Any]]], tables.Rows] = tables.summary,
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> int:

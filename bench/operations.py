@@ -1,5 +1,5 @@
-"""Single operations: needle eager and compiled beside PyTorch and ONNX Runtime, each in its own
-process and called as its users call it."""
+"""Single operations: needle eager and compiled, compared with PyTorch and ONNX Runtime, each in its
+own process and called as its users call it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recurrent layers, forward and gradient, beside PyTorch, JAX and ONNX Runtime and, with --before,
-beside another commit; with --own, users' cells written with `ndl.scan`, beside JAX's `lax.scan`;
-with --compiling, the time of compiling for each number of steps."""
+"""Recurrent layers, forward and gradient, compared with PyTorch, JAX and ONNX Runtime and, with
+--before, with another commit; with --own, users' cells written with `ndl.scan`, compared with JAX's
+`lax.scan`; with --compiling, the time of compiling for each number of steps."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             "eager; the table shows the faster one, and says so if it is the eager one"
         )
     name = "recurrence-own" if options.own else "recurrence"
-    return harness.run(options, name, cases, PEERS, notes, "beside others", summary)
+    return harness.run(options, name, cases, PEERS, notes, "compared with others", summary)
 
 
 def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> harness.Entries:

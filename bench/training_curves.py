@@ -1,4 +1,4 @@
-"""Losses of training steps compiled by `needle_tvm.jit`, beside the losses of eager steps.
+"""Losses of training steps compiled by `needle_tvm.jit`, compared with the losses of eager steps.
 
 A step clears the gradients, goes forward and backward, clips the gradients by their norm, and
 steps the optimizer and a cosine schedule. Losses are compared, not parameters. Where a parameter's

@@ -1,5 +1,5 @@
-"""Whole training steps of seven small models: needle eager and compiled by `needle_tvm.jit`, beside
-PyTorch, torch.compile and JAX. With --memory, the peak memory of a step instead."""
+"""Whole training steps of seven small models: needle eager and compiled by `needle_tvm.jit`,
+compared with PyTorch, torch.compile and JAX. With --memory, the peak memory of a step instead."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, beside PyTorch.
+"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, and PyTorch itself.
 
     python -m bench.zoo others timm                      # groups, or single models by name
     python -m bench.zoo --steps load eager gradients     # without compiling
-    python -m bench.zoo --steps times                    # beside other frameworks (make bench-zoo)
+    python -m bench.zoo --steps times                    # against other frameworks (make bench-zoo)
     python -m bench.zoo --table                          # the results so far
 
 The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in
@@ -52,9 +52,9 @@ NOTES = (
     f"{OURS} is the exported artifact, called with NumPy arrays; all take {SETS} sets of inputs in "
     "turn; torch.compile: inductor's C++, max-autotune, weights frozen",
     f"a model that {OURS} refuses, or whose results differ from PyTorch's, counts as 0",
-    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured beside "
-    "each model, over the time of a call, or of a kernel; the rest is beyond it. Operations on "
-    "padding count; a kernel with operations that TVM cannot count reaches nothing",
+    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured along "
+    "with each model, over the time of a call, or of a kernel; the rest is beyond it. Operations "
+    "on padding count; a kernel with operations that TVM cannot count reaches nothing",
 )
 DIFFERENTIATED = 30
 

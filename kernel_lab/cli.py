@@ -55,7 +55,7 @@ def make_parser() -> Parser:
     size = "dimensions; missing ones come from the first size of --list"
     add("--size", type=_assignments, default={}, metavar="M=..,N=..", help=size)
     add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: none)")
-    add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
+    add("--peers", action="store_true", help="also time NumPy and PyTorch")
     add("--sweep", type=_sweep, metavar="M=..,..", help="also time the ladder over sizes")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
     untimed = "time nothing; compile and trace GPU ladders, which needs no GPU"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: an L2 cache, an L3 cache, memory
 
-_STEPS = 1 << 16  # of each accumulator's chain: the work far exceeds the cost of starting a thread
+_STEPS = 1 << 16  # steps of an accumulator's chain: far more work than starting a thread
 _LEAST_BYTES = 1 << 22  # least bytes that one call of the triad moves, for the same reason
-_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # per probe, in alternation
+_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # blocks of a probe, in turn with the other probes
 
 
 @dataclass(frozen=True)

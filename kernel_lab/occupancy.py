@@ -15,7 +15,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.rung import generation
 from kernel_lab.trace.events import WARP
 
-REGISTERS = 65536  # of an SM, on every GPU below
+REGISTERS = 65536  # registers of an SM, on every GPU below
 QUARTERS = 4
 _REGISTER_PIECE = 256
 _KIB = 1024

@@ -17,7 +17,7 @@ from kernel_lab.traffic import model_caches
 from kernel_lab.workload import Case, Workload
 from needle_tvm.errors import NeedleTVMError
 
-_LINES = 120  # of an excerpt of generated code
+_LINES = 120  # lines of an excerpt of generated code
 _DETAIL = 160  # steps of the picture that shows single accesses
 
 

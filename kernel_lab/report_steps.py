@@ -12,7 +12,7 @@ from kernel_lab.traffic import common_size, model_caches
 from kernel_lab.workload import Case, Workload, describe
 
 MOST = 4  # rungs side by side
-_FLOPS = 150_000  # of a traced size, at most: a few hundred thousand steps of a naive rung
+_FLOPS = 150_000  # most operations of a traced size: a few hundred thousand steps of a naive rung
 
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:

@@ -244,7 +244,7 @@ class LabResult:
     @property
     def doubt(self) -> str | None:
         """The reason not to trust the times, if there is one: the machine was busy with other work,
-        or a rung is faster than the limits measured beside it."""
+        or a rung is faster than the limits measured in the same run."""
         if self.load is not None and self.load >= BUSY:
             return (
                 f"the machine was busy: other work had {self.load:.0%} of the processors' time, so"

@@ -254,7 +254,7 @@ def _measure(
     request: Request,
     say: Progress,
 ) -> None:
-    """Time the rungs that are not refused, beside peers and probes of the machine's limits."""
+    """Time the rungs that are not refused, with peers and probes of the machine's limits."""
     runnable = [entry for entry in result.rungs if entry.refused is None]
     if request.peers:
         for peer in peers.of(workload, request.device):

@@ -12,7 +12,7 @@ from typing import Any
 
 # The modules whose functions and numbers are listed.
 _OWN = ("kernel_lab.ladders.", "kernel_lab.workloads.")
-_COLUMNS = 100  # of a line
+_COLUMNS = 100  # columns of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:

@@ -91,8 +91,8 @@ def isclose(
 def allclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Return whether all elements of `a` and b are close: `isclose`, with its rtol, atol and
-    equal_nan.
+    """Return whether `isclose` is true for all elements of `a` and `b`. `rtol`, `atol` and
+    `equal_nan` are those of `isclose`.
 
     >>> ndl.allclose(ndl.tensor([1.0, 2.0]), ndl.tensor([1.0, 2.00001]))
     True
@@ -112,13 +112,16 @@ def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool
     except ShapeError:
         raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
     a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
-    if rtol or atol:  # else a == b decides: in float64 large integers would seem equal
+    # With both 0, only a == b decides: after a conversion to float64, different large integers
+    # would be equal.
+    if rtol or atol:
         close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
     return close | (ops.isnan(a) & ops.isnan(b)) if equal_nan else close
 
 
 def finfo(dtype: Any) -> Any:
-    """Return the limits of a floating `dtype`, as np.finfo: `min`, `max`, `eps`, `tiny`, `bits`."""
+    """Return the limits of a floating `dtype`, like np.finfo: `min`, `max`, `eps`, `tiny` and
+    `bits`."""
     name = dtype_name(dtype)
     if not _dtypes.is_floating(name):
         raise TypeError(f"finfo: {name} is not floating point; iinfo has the limits of integers")
@@ -126,7 +129,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def iinfo(dtype: Any) -> Any:
-    """Return the limits of an integer `dtype`, as np.iinfo: `min`, `max`, `bits`."""
+    """Return the limits of an integer `dtype`, like np.iinfo: `min`, `max`, `bits`."""
     name = dtype_name(dtype)
     if name not in _dtypes.INTEGER:
         raise TypeError(f"iinfo: {name} is not an integer dtype; finfo has the limits of floats")

@@ -1,4 +1,4 @@
-"""Measure inference on the CPU, model by model: needle, eager and compiled, beside other
+"""Measure inference on the CPU, model by model: needle, eager and compiled, compared with other
 frameworks. Each framework is called as its users call it.
 
 Besides times, the benchmark measures each model's kernels against the limits of this machine, and
@@ -33,9 +33,9 @@ DRAWN = 20  # number of randomly drawn models in a run that names no models
 
 @dataclass(frozen=True)
 class Section:
-    """What an option of this name measures instead of the contests of models. The results of `run`
-    for each of `cases` go into the report's list `key`, which `table` shows. `how` says how they
-    are measured if not in a contest."""
+    """A measurement that the option --`name` selects instead of the contests of models. The results
+    of `run` for each of `cases` go into the report's list `key`, which `table` shows. `how` says
+    how they are measured if not in a contest."""
 
     name: str
     help: str
@@ -60,8 +60,8 @@ SECTIONS = (
     Section(
         "ablation",
         "each pass and rule left out in turn",
-        "time of the code without the part, divided by the time with all parts; = means that the "
-        "module is the same",
+        'time of the code without the part, divided by the time with all parts; "=" means that '
+        "the module is the same",
         *(_models, ablation.run_case, ablation.table),
         key="cases",
     ),
@@ -101,7 +101,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"models to run, from: {models} (default: {default})",
     )
-    add("--batches", nargs="+", type=positive, metavar="N", help="batches (each model's own)")
+    add(
+        "--batches",
+        nargs="+",
+        type=positive,
+        metavar="N",
+        help="batch sizes (default: each model's own)",
+    )
     add("--all", action="store_true", help="all models, at all of their batches")
     add(
         "--drawn",
@@ -129,7 +135,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=positive,
         default=100_000,
         metavar="N",
-        help="calls of --tails (%(default)s)",
+        help="number of calls for --tails (%(default)s)",
     )
     return parser
 
@@ -156,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
 
     def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
         known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
-        found = [("beside the fastest peer of each case", tables.summary(known))] if known else []
+        found = [("against the fastest peer of each case", tables.summary(known))] if known else []
         if unseen:
             found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
         found += [

@@ -1,4 +1,5 @@
-"""The worth of each pass and schedule rule: a model compiled without it, beside the full model."""
+"""The worth of each pass and schedule rule: a model compiled without it, compared with the full
+model."""
 
 from __future__ import annotations
 

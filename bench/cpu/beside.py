@@ -1,5 +1,5 @@
-"""Whether eager needle and compiled code slow each other down: both in turn in one process, beside
-two processes that each run one of them alone."""
+"""Whether eager needle and compiled code slow each other down: both in turn in one process,
+compared with two processes that each run one of them alone."""
 
 from __future__ import annotations
 

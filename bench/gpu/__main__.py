@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     bundled.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     tests = commands.add_parser("test", help="run the tests; further arguments go to pytest")
     tests.add_argument("--only", nargs="+", choices=gpu_suite.TITLES, metavar="NAME")
-    timed = commands.add_parser("bench", help="measure beside PyTorch")
+    timed = commands.add_parser("bench", help="compare with PyTorch")
     timed.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     for each in (tests, timed):
         each.add_argument("--seconds", type=cli.seconds, default=_SECONDS, help="(%(default)s)")

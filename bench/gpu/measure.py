@@ -108,7 +108,7 @@ def ladder(
     rungs: list[str] | None,
     case: Mapping[str, Any] | None = None,
 ) -> Found:
-    """Measure a ladder of the kernel lab beside PyTorch, NumPy and, for a matmul, cuBLAS."""
+    """Compare a ladder of the kernel lab with PyTorch, NumPy and, for a matmul, cuBLAS."""
     from kernel_lab import registry, table
     from kernel_lab.results import RungResult
     from kernel_lab.run import Request, run

@@ -146,8 +146,8 @@ def _training(batch: int, small: bool) -> Contest:
 def _ladder(
     name: str, step: int, small: bool, extent: int | None = None, rungs: tuple[str, ...] = ()
 ) -> Contest:
-    """Return the contest of a lab ladder, at its own size or a square one. A matmul's ladder has
-    needle's own compiled matmul and cuBLAS beside it."""
+    """Return the contest of a lab ladder, at its own size or a square one. A matmul's ladder is
+    compared with needle's own compiled matmul and with cuBLAS."""
     size = dict.fromkeys("MNK", extent) if extent else {}
     if small:
         size = _SMALL_SIZES[name]

@@ -1,5 +1,5 @@
 """The common part of this folder's scripts: a model that a package ships, compiled by needle_tvm,
-beside the same model in ONNX Runtime.
+and compared with the same model in ONNX Runtime.
 
 A script makes a `Real` for each model file, calls it on generated inputs, and ends with `report`,
 which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call compares
@@ -106,7 +106,7 @@ class Real:
         return max(map(_apart, [tensor.numpy() for tensor in exact], theirs))
 
     def report(self, out: Path, times: bool, answer: str, right: bool) -> None:
-        """Export the model, time it beside ONNX Runtime, and write and print the results."""
+        """Export the model, time it and ONNX Runtime in turn, and write and print the results."""
         artifact = self.compiled.export(out / self.name)
         found = {
             "model": self.name,

@@ -15,7 +15,7 @@ import numpy as np
 from kernel_lab.trace import Trace
 
 COLUMNS, ROWS = 400, 96  # at most: few enough that a cell is two pixels wide in every output
-_ANY_POWER = 1 << 62  # of two: all of them divide it
+_ANY_POWER = 1 << 62  # every smaller power of two divides it
 NOBODY, SEVERAL = -1, -2  # a cell without an access, and one accessed by more than one value
 
 

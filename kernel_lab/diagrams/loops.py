@@ -13,7 +13,7 @@ from kernel_lab.trace import LoopValues, Trace
 from needle_tvm.text import counted
 
 ROWS = 3  # loops, at most
-TURNS = 64  # of a loop, at most
+TURNS = 64  # turns of a loop, at most
 _LEAST = 0.5  # the least share of the time that is in a loop's turns
 _LETTER = 4.6  # the width of a label's letter, with room around it, in points
 _ACROSS = 520  # the least width of the panels, in points

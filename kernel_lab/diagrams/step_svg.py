@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 TRAIL = 48  # steps before this one that are shown fading, at least
-_SHADES = 4  # of the trail
+_SHADES = 4  # shades of the trail
 _TEXT = 13
 
 

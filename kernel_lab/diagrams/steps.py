@@ -16,7 +16,7 @@ from kernel_lab.trace import LoopValues, Trace
 from kernel_lab.trace.statistics import LINE, cache_misses
 
 STEPS = 500_000  # at most
-RUNS = 1_000_000  # of neighbouring elements, at most, in all these steps together
+RUNS = 1_000_000  # runs of neighbouring elements, at most, in all these steps together
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
 _CELL = 12.0  # the edge of an element's cell, at most
 GAP, TITLE = 12, 20  # between buffers, and above each for its name

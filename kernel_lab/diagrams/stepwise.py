@@ -14,7 +14,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
 _STILL = 0.62  # the place of the still in a run, from 0 to 1
-_ROOM, _HEIGHT = 400, 300  # of one run's picture among several, before it is made to fit the page
+_ROOM, _HEIGHT = 400, 300  # one of several pictures, before they are made to fit the page
 _ALONE = (800, 420)
 _CODE = Path(__file__).with_name("stepwise.js")
 _STYLE = Path(__file__).with_name("stepwise.css")

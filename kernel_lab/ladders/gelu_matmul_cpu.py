@@ -27,8 +27,7 @@ def naive(sch: Schedule, case: Case) -> None:
 def fuse(sch: Schedule, case: Case) -> None:
     """Compute bias and GELU in one loop, without the array of sums between them.
 
-    This saves one pass over M N values: a megabyte, beside a matmul that takes a hundred times
-    longer.
+    This saves one pass over M N values, a megabyte. The matmul takes a hundred times longer.
     """
     sch.compute_inline(sch.get_sblock("shifted"))
 

@@ -250,7 +250,7 @@ def _product(sch: Schedule, most: int = PANEL_UNROLL) -> tuple[Any, Any, Any]:
     unroll = next(u for u in range(most, 0, -1) if extent % u == 0)
     k_outer, k_inner = sch.split(k, [None, unroll])
     sch.reorder(k_outer, k_inner, row, column)
-    # Scope, vectors and threads come before the reduction is decomposed: afterwards the
+    # Set the scope, the vectors and the threads before the reduction is decomposed: afterwards the
     # initialisation has loops of its own, and TVM no longer recognises the sum as a reduction.
     sch.set_scope(tiles, 0, "local")
     sch.unroll(k_inner)

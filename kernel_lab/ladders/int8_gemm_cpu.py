@@ -63,7 +63,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
 def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
     """Define C = A B with B in panels that hold four k side by side, A as unsigned bytes, and C in
-    whole tiles cut to size.
+    whole tiles, of which only the part inside C is written.
 
     128 is added to each element of A, so each sum is too large by 128 times the sum of B's column;
     that is subtracted at the end. Past the edges, B is zero.
@@ -149,8 +149,8 @@ def _tile(sch: Schedule, case: Case, loop: Any) -> None:
     """Sum a tile in registers inside `loop`, with the instruction of four products if the processor
     has it.
 
-    Threads, scope and vectors come before the reduction is decomposed: afterwards TVM no longer
-    recognises it as one.
+    Set the scope, the vectors and the threads before the reduction is decomposed: afterwards TVM no
+    longer recognises it as a reduction.
     """
     tiles = sch.get_sblock("tiles")
     sch.compute_at(tiles, loop, preserve_unit_loops=True)

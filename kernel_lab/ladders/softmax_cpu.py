@@ -78,9 +78,9 @@ def define_lanes(case: Case) -> list[Any]:
 def lanes(sch: Schedule, case: Case) -> Any:
     """Take the maximum and the sum in 64 lanes: four vectors that do not wait for each other.
 
-    A compiler may not do this by itself, because it changes the order of the additions. The lanes
-    are combined once, at the end of the row. An addition takes four cycles, so four chains keep one
-    unit busy.
+    A compiler is not allowed to do this by itself, because it changes the order of the additions.
+    The lanes are combined once, at the end of the row. An addition takes four cycles, so four
+    chains keep one unit busy.
     """
     row = rows.row_by_row(sch, "y")
     for name in ("top", "total"):
@@ -92,8 +92,8 @@ def lanes(sch: Schedule, case: Case) -> Any:
 def recompute(sch: Schedule, case: Case) -> None:
     """FAILS: compute each exponential twice, for the sum and for the quotient, and store none.
 
-    It saves a store and a load in the first-level cache, which run beside the arithmetic anyway,
-    but it doubles the arithmetic.
+    It saves a store and a load in the first-level cache, which run in parallel with the arithmetic
+    anyway, but it doubles the arithmetic.
     """
     sch.compute_inline(sch.get_sblock("e"))
     lanes(sch, case)

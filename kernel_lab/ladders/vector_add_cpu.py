@@ -54,7 +54,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 def unroll(sch: Schedule, case: Case) -> None:
     """FAILS: take four vectors in each iteration of the loop.
 
-    A loop counter costs nothing beside a load that waits for memory.
+    A loop counter costs nothing compared with a load that waits for memory.
     """
     rest = parallel(sch, case)
     _, inner = sch.split(rest, [None, UNROLL])

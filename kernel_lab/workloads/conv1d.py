@@ -77,7 +77,8 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 
 
 def flops(size: Size) -> int:
-    """Count two for every pair of elements of signal and kernel that meet in a kept result."""
+    """Count two operations for every pair of a signal element and a kernel element that both
+    contribute to a result that the mode keeps."""
     left = first(size)
     right = size["M"] + size["N"] - 1 - length(size) - left
     return int(2 * (size["M"] * size["N"] - left * (left + 1) // 2 - right * (right + 1) // 2))

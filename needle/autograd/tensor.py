@@ -95,7 +95,8 @@ class Value:
 
 
 class _TensorExchange:
-    """`Tensor.__dlpack_c_exchange_api__`, as in NDArray; in a trace it may not read values."""
+    """`Tensor.__dlpack_c_exchange_api__`, like NDArray's; it raises TraceError for a value that
+    must not be read while tracing."""
 
     _table: Any = None
 
@@ -180,11 +181,11 @@ class Tensor(Value, Hooked, TensorMethods):
         return counted
 
     def dim(self) -> int:
-        """Return `ndim`; PyTorch's name."""
+        """Return `ndim`, under PyTorch's name."""
         return self.ndim
 
     def numel(self) -> int:
-        """Return `size` as an int; PyTorch's name."""
+        """Return `size` as an int, under PyTorch's name."""
         return self.size + 0
 
     def __len__(self) -> int:
@@ -236,7 +237,10 @@ class Tensor(Value, Hooked, TensorMethods):
 
     def __index__(self) -> int:
         if is_floating(self.dtype) or self.dtype == "bool":
-            raise TypeError(f"a {self.dtype} tensor is not an index; give one integer element")
+            raise TypeError(
+                f"a {self.dtype} tensor is not an index; an index must be an integer tensor with "
+                "one element"
+            )
         return int(self.item())
 
     def tolist(self) -> Any:
@@ -298,7 +302,8 @@ class Tensor(Value, Hooked, TensorMethods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` accumulated for this leaf, of its shape, or None."""
+        """The gradient that `backward` accumulated for this leaf (it has the leaf's shape), or
+        None."""
         if state.trace is None and self._node is None:
             return None
         return self.node.grad
@@ -371,8 +376,8 @@ def handle(node: Node | None, data: Any) -> Any:
 
 
 def overwrite(target: Tensor, value: Tensor) -> None:
-    """Set the elements of `target`, in its memory, to the elements of `value`, which has the same
-    shape, rounded to target's dtype."""
+    """Set the elements of `target`, in its memory, to those of `value`, rounded to target's dtype.
+    Both have the same shape."""
     if state.trace is None or not state.trace.write(target, value.astype(target.dtype)):
         target.realize_cached_data()[...] = value.realize_cached_data()
 
@@ -396,8 +401,8 @@ def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
 
 
 def make_const(value: Any, device: DeviceLike | None = None) -> Tensor:
-    """Return a Tensor without gradient from `value`, anything that `Tensor` accepts (an NDArray is
-    shared), on `device`."""
+    """Return a Tensor on `device` that requires no gradient, made from `value`: anything that
+    `Tensor` accepts (an NDArray is shared)."""
     return Tensor(value, device=device, requires_grad=False)
 
 

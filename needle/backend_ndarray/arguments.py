@@ -23,8 +23,8 @@ def count(owner: str, what: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, **values: Any) -> None:
-    """Check that each of `values` is an integer of at least 1. Errors name the callee `owner`; they
-    are those of `count`."""
+    """Check that each of `values` is an integer of at least 1. Raises the errors of `count`, which
+    name the callee `owner`."""
     for what, value in values.items():
         count(owner, what, value)
 
@@ -52,8 +52,8 @@ def finite(owner: str, what: str, value: Any) -> float:
 
 
 def not_negative(owner: str, what: str, value: Any) -> float:
-    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, if it
-    is negative."""
+    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`, if
+    it is negative."""
     number = finite(owner, what, value)
     if number < 0:
         raise ValueError(f"{owner}: {what} {value} is not >= 0")
@@ -61,8 +61,8 @@ def not_negative(owner: str, what: str, value: Any) -> float:
 
 
 def fraction(owner: str, what: str, value: Any) -> float:
-    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, unless
-    it is in [0, 1)."""
+    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`,
+    unless it is in [0, 1)."""
     number = finite(owner, what, value)
     if not 0 <= number < 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1)")
@@ -70,8 +70,8 @@ def fraction(owner: str, what: str, value: Any) -> float:
 
 
 def share(owner: str, what: str, value: Any) -> float:
-    """Return `value` like `finite`. Also raises ValueError, which names `owner` and `what`, unless
-    it is in [0, 1]."""
+    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`,
+    unless it is in [0, 1]."""
     number = finite(owner, what, value)
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1]")

@@ -26,8 +26,8 @@ def places(index: Array, extent: int, what: str) -> Array:
 
 
 def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
-    """Return NumPy's key of x for an index that has a separate position along an axis for each
-    element."""
+    """Return the key with which NumPy reads or writes x at an `index` that holds, for each element
+    of the result, its own position along `axis`."""
     where = places(index, x.shape[axis], what)
     rest = [(*a.shape[:axis], *a.shape[axis + 1 :]) for a in (x, index)]
     if x.ndim != index.ndim or rest[0] != rest[1]:
@@ -38,8 +38,9 @@ def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
 
 
 def put(x: Array, key: Any, values: Array, how: str) -> Array:
-    """Return a copy of x in which `values` are set, added, multiplied, or kept if larger or
-    smaller, at a key. If positions repeat, "set" keeps the last value."""
+    """Return a copy of x whose elements at `key` are set to `values` or combined with them: added,
+    multiplied, or the larger or the smaller of the two. If positions repeat, "set" keeps the last
+    value."""
     out = x.copy()
     if how == "set":
         out[key] = values

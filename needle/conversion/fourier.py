@@ -34,7 +34,7 @@ def fitted(x: Tensor | None, n: int) -> Any:
         return None
     given = x.shape[-1]
     if isinstance(given, Expression):
-        raise ValueError(f"a signal of the open size {given} is not cut or extended to {n}")
+        raise ValueError(f"a signal whose size {given} is a dim cannot be cut or extended to {n}")
     if given > n:
         return x[..., :n]
     return x if given == n else ops.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, n - given),))
@@ -60,8 +60,9 @@ def _mirrored(x: Tensor, rest: int) -> Tensor:
 
 
 def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
-    """Return the first `bins` frequencies of signals of n elements along the last axis, or with
-    `inverse` the signals of frequencies; with `parts` 1 only the real part."""
+    """Return the first `bins` frequencies of signals of n elements along the last axis, or, with
+    `inverse`, the signals that have the given frequencies. With `parts` 1, return only the real
+    part."""
     made = _forward(x, n, bins, inverse, parts)
     if not inverse:
         return made
@@ -73,8 +74,8 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
     """Return the n elements, times n, of the real signal whose first n // 2 + 1 frequencies are
-    `parts`. The imaginary parts of the first one, and for an even n of the last one, count as
-    0."""
+    `parts`. The imaginary part of the first frequency counts as 0, and if n is even, that of the
+    last one too."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1
@@ -85,8 +86,8 @@ def signal_of_half(parts: Any, n: int) -> Tensor:
 
 
 def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
-    """Return the sums of the transform: one product with a matrix, or for a long signal whose
-    length is not prime the transforms of two factors (Cooley and Tukey 1965)."""
+    """Return the sums of the transform: one product with a matrix or, if the signal is long and its
+    length is not prime, the transforms of two factors of the length (Cooley and Tukey 1965)."""
     factor = _factor(n) if n > _LONGEST else 1
     if factor == 1:
         return _by_matrices(x, *_waves(n, bins, conjugate), parts)

@@ -129,8 +129,8 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
-    """Return the positions of inputs that may not be None: their parameters have no default, and no
-    None in their annotation."""
+    """Return the positions of inputs that must not be None: their parameters have no default, and
+    no None in their annotation."""
     parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
     return tuple(
         i

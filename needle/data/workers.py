@@ -102,7 +102,8 @@ class Workers:
                 name=f"needle-data-{i}",
             )
             with warnings.catch_warnings():
-                # Python warns of forks beside threads; the module's docstring says why it is safe.
+                # Python warns of forks in a process with threads; the module's docstring says why
+                # this fork is safe.
                 warnings.filterwarnings("ignore", "This process", DeprecationWarning)
                 process.start()
             theirs.close()

@@ -207,7 +207,7 @@ def _value_and_grad(
     if not isinstance(call.result, Tensor) or call.result.shape:
         got = call.result.spec if isinstance(call.result, Tensor) else type(call.result).__name__
         raise ShapeError(
-            f"{name}: func must return a Tensor without axes, not {got}; vjp and jacrev take others"
+            f"{name}: func must return a Tensor without axes, not {got}; vjp and jacrev allow any"
         )
     found = call.pulled([ones_like(call.result)], retain=call.shares)
     return (call.result, call.by_argument(found)), call.aux

@@ -173,7 +173,7 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return normally distributed numbers with the mean `mean` and the standard deviation `std`,
-    which may not be negative. Raises TypeError for a dtype that is not floating. The numbers are
+    which must not be negative. Raises TypeError for a dtype that is not floating. The numbers are
     computed from uniform numbers (Box and Muller 1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape

@@ -239,7 +239,7 @@ def matrix_power(a: Tensor, n: int) -> Tensor:
 def norm(
     a: Tensor, ord: float | str | None = None, axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
-    """Return the norm of the vectors or matrices `a`, as NumPy's and PyTorch's linalg.norm.
+    """Return the norm of the vectors or matrices `a`, like NumPy's and PyTorch's linalg.norm.
 
     If `axes` is one axis, or `a` has one axis, it is the vector norm of order `ord` (any number,
     inf or -inf; None is 2), as in `ndl.ops.norm`. If `axes` are two axes, or `a` has two axes, and

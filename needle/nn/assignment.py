@@ -14,7 +14,7 @@ def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) 
 
     None or a Parameter may be assigned to any attribute. Only they may replace a Parameter. A
     Module may also be replaced by a Module, and a registered buffer by a Tensor or a Module. A
-    list, tuple or dict may not have a plain Tensor where the old value has a Parameter.
+    list, tuple or dict must not have a plain Tensor where the old value has a Parameter.
     """
     if value is None or isinstance(value, Parameter):
         return

@@ -105,7 +105,7 @@ class MultiheadAttention(Module):
         num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
         add_zero_attn each make S one longer, at the end; no mask hides these keys.
 
-        A bool mask is True where a query may not see a key; a float mask is added to the scores.
+        A bool mask is True where a query must not see a key; a float mask is added to the scores.
         key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal query
         i sees the keys 0..i, and attn_mask may be None. Raises ShapeError for shapes that do not
         fit.

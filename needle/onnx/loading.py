@@ -60,7 +60,7 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
     return _expanded(onnx, _checked(onnx, work)), arrays
 
 
-_FOREIGN = ("SimplifiedLayerNormalization",)  # of ONNX Runtime, under ONNX's domain
+_FOREIGN = ("SimplifiedLayerNormalization",)  # an operator of ONNX Runtime, under ONNX's domain
 
 
 def _name_foreign(work: Any) -> None:

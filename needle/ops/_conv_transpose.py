@@ -31,7 +31,7 @@ class Axis(NamedTuple):
     after: int  # zeros after the input
     blocks: int
     begin: int  # where the result begins in the row of all blocks
-    size: int  # of the result
+    size: int  # size of the result
 
 
 Axes = tuple[Axis, Axis]

@@ -351,7 +351,7 @@ def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Ten
 
 
 def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
-    """Return the element of `a` at each position along `axis` that `index` names, as NumPy's
+    """Return the element of `a` at each position along `axis` that `index` names, like NumPy's
     take_along_axis. `index` is an integer Tensor with as many axes as `a`; both broadcast along the
     other axes.
 

@@ -16,8 +16,8 @@ from .elementwise import cast
 
 
 def einsum(subscripts: Any, *operands: Any) -> Tensor:
-    """Return the sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's
-    einsum.
+    """Return the sum of products of elements that `subscripts` describes, like NumPy's and
+    PyTorch's einsum.
 
     "ij,jk->ik" names the axes of each operand and of the result: for every i and k, y[i, k] is the
     sum over j of a[i, j] * b[j, k]. A name that the result lacks is summed over. A name that an

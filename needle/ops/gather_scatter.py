@@ -25,7 +25,7 @@ from .slicing import slice as get_slice
 
 
 def gather(a: Tensor, axis: int, index: Tensor) -> Tensor:
-    """Return y[..., j, ...] = a[..., index[..., j, ...], ...] along `axis`, in index's shape, as
+    """Return y[..., j, ...] = a[..., index[..., j, ...], ...] along `axis`, in index's shape, like
     PyTorch's gather (`take` picks whole slices). Along the other axes, `index` may be shorter than
     `a`.
 
@@ -78,7 +78,7 @@ def _along(name: str, a: Tensor, axis: int, index: Tensor) -> tuple[Any, ...]:
 
 def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """Return a copy of `a` with the elements of `source` added at the positions that `scatter`
-    writes along `axis` by `index`; repeated positions add repeatedly.
+    would write for the same `axis` and `index`; repeated positions add repeatedly.
 
     >>> ndl.scatter_add(ndl.zeros(3), 0, ndl.Tensor([1, 1]), ndl.ones(2)).numpy().tolist()
     [0.0, 2.0, 0.0]
@@ -88,21 +88,21 @@ def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> 
 
 def scatter_mul(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """Return a copy of `a` multiplied by the elements of `source` at the positions that `scatter`
-    writes along `axis` by `index`; repeated positions multiply repeatedly."""
+    would write for the same `axis` and `index`; repeated positions multiply repeatedly."""
     return _scatter("scatter_mul", "mul", a, axis, index, source)
 
 
 def scatter_max(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
-    """Return a copy of `a` with, at each position that `scatter` writes along `axis` by `index`,
-    the largest of the old element and the elements of `source`. Equal elements share the gradient
-    equally."""
+    """Return a copy of `a` with, at each position that `scatter` would write for the same `axis`
+    and `index`, the largest of the old element and the elements of `source`. Equal elements share
+    the gradient equally."""
     return _scatter("scatter_max", "max", a, axis, index, source)
 
 
 def scatter_min(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
-    """Return a copy of `a` with, at each position that `scatter` writes along `axis` by `index`,
-    the smallest of the old element and the elements of `source`. Equal elements share the gradient
-    equally."""
+    """Return a copy of `a` with, at each position that `scatter` would write for the same `axis`
+    and `index`, the smallest of the old element and the elements of `source`. Equal elements share
+    the gradient equally."""
     return _scatter("scatter_min", "min", a, axis, index, source)
 
 
@@ -153,7 +153,7 @@ def masked_fill(a: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def masked_select(a: Tensor, mask: Tensor) -> Tensor:
-    """Return the elements of `a` where the bool `mask` is true, along one axis; the two broadcast.
+    """Return, as a vector, the elements of `a` at which the bool `mask` is true; the two broadcast.
     Raises TraceError while tracing, because the mask decides the shape.
 
     >>> x = ndl.Tensor([1.0, -1.0, 2.0])

@@ -138,7 +138,7 @@ class Take(Index):
 
 @register
 class RavelIndex(Op):
-    """y = one row-major index over all axes from one integer index per axis, as NumPy's
+    """y = one row-major index over all axes from one integer index per axis, like NumPy's
     `ravel_multi_index`. Negative indices count from the end. The indices broadcast."""
 
     extents: tuple[int, ...]
@@ -291,7 +291,7 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 
 def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
     """Return the slices of `a` along `axis` at the positions of an int32 or int64 `index` of any
-    shape, as np.take. Without an `axis`, take elements of the flattened tensor.
+    shape, like np.take. Without an `axis`, take elements of the flattened tensor.
 
     Negative indices count from the end. Raises IndexError for an index out of range. A compiled
     function checks the indices it is called with, and clamps those that it computes itself.

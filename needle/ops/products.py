@@ -55,7 +55,7 @@ def addmm(a: Tensor, b: Tensor, c: Tensor, *, beta: float = 1, alpha: float = 1)
 def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:
-    """Return the sum of products over pairs of axes, as NumPy's and PyTorch's tensordot. A number
+    """Return the sum of products over pairs of axes, like NumPy's and PyTorch's tensordot. A number
     `axes` pairs so many last axes of `a` with so many first axes of `b`; two lists name the axes of
     `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the common
     dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents differ.

@@ -160,7 +160,7 @@ def _unreadable(tensor: Any) -> str | None:
         return "not initialized: call the model once first"
     if tensor.is_nested or tensor.layout != torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout)
-        return f"a tensor that is {kind}, and only dense ones are taken"
+        return f"a tensor that is {kind}, but only dense tensors are supported"
     if tensor.is_meta:
         return "a tensor on the device 'meta', which holds no values"
     if not is_held(tensor.dtype):

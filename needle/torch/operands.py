@@ -34,7 +34,7 @@ def promoted_dtype(*operands: Any) -> str:
     """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A tensor
     without axes counts only if its category is higher than that of all tensors with axes, and a
     Python number only if its category is higher than that of all tensors."""
-    levels: list[str | None] = [None, None, None]  # of tensors with axes, without axes, of numbers
+    levels: list[str | None] = [None, None, None]  # tensors with axes, tensors without, numbers
     for each in operands:
         if each is None:
             continue

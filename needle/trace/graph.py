@@ -125,8 +125,8 @@ class Graph:
         attributes, edges, shapes, dtypes, names, static arguments and constants. Parameter values
         are not included, nor are the rules of needle's own ops, which needle's sources determine.
 
-        Return None if this does not identify the program: an op, possibly in a loop's body, has a
-        class or a rule outside needle, or an attribute whose text may not be unique."""
+        Return None if the SHA-256 would not identify the program: an op, possibly in a loop's body,
+        has a class or a rule outside needle, or an attribute whose text may not be unique."""
         if not _Known().ops([node.op for node in self.nodes if node.op is not None]):
             return None
         digest = hashlib.sha256()

@@ -188,8 +188,8 @@ class Writing:
         # Names of written tensors whose gradient the call sets before it reads it.
         self.stepped: set[str] = set()
         self._written: dict[str, Tensor] = {}  # the tensors of the function's effects, by name
-        self._arrays: dict[tuple[int, str], Tensor] = {}  # of objects that are not Modules
-        self._slots: dict[int, Slot] = {}  # of these tensors, by id
+        self._arrays: dict[tuple[int, str], Tensor] = {}  # arrays of objects that are not Modules
+        self._slots: dict[int, Slot] = {}  # slots of these tensors, by id
         self.labels: dict[int, str] = {}  # names of objects outside the function, by id
         self.effects = Effects()
 

@@ -69,7 +69,7 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
     except InputError:  # raised by `check`
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
-        raise InputError(f"{path}: is no readable {path.suffix} file ({error})") from error
+        raise InputError(f"{path}: is not a readable {path.suffix} file ({error})") from error
 
 
 def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]:

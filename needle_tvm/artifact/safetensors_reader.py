@@ -65,7 +65,7 @@ def _checked(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], list[int]
     place: Any = parts.get("data_offsets")
     dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
     if dtype is None or not _are_extents(shape) or not _are_extents(place) or len(place) != 2:
-        raise ValueError(f"{reprlib.repr(name)} is {reprlib.repr(entry)}, which is no array")
+        raise ValueError(f"{reprlib.repr(name)} is {reprlib.repr(entry)}, which is not an array")
     return dtype_named(dtype), shape, place
 
 

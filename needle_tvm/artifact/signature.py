@@ -65,7 +65,7 @@ def sign(data: bytes, private_key: StrPath) -> bytes:
             f"{private_key}: is encrypted; a key without a password is needed"
         ) from None
     except Exception as error:  # ValueError, or a type of the package's own
-        raise KeyFileError(f"{private_key}: is no private key in PEM form") from error
+        raise KeyFileError(f"{private_key}: is not a private key in PEM form") from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise KeyFileError(f"{private_key}: is not an Ed25519 key")
     return bytes(key.sign(data))
@@ -84,7 +84,7 @@ def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
     try:
         key = serialization.load_pem_public_key(pem)
     except Exception as error:  # ValueError, or a type of the package's own
-        raise KeyFileError(f"{public_key}: is no public key in PEM form") from error
+        raise KeyFileError(f"{public_key}: is not a public key in PEM form") from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise KeyFileError(f"{public_key}: is not an Ed25519 key")
     try:

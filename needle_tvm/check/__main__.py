@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("ops", "gradient", "dims", "torch", "onnx")
 _NEEDS = {"torch": ("torch",), "onnx": ("onnx", "onnxruntime")}  # packages of a kind
-_PROGRAMS = 10_000  # of each kind, if no seeds are given
+_PROGRAMS = 10_000  # programs of each kind, if no seeds are given
 _SAID_SECONDS = 2.0  # between two reports of progress
 
 

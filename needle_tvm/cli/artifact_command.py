@@ -345,7 +345,7 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
         named = bool(separator) and name in names
         path = Path(rest if named else text)
         if separator and not named and not path.exists():
-            raise InputError(f"{text}: {name!r} is no input; they are {', '.join(names)}")
+            raise InputError(f"{text}: {name!r} is not an input; they are {', '.join(names)}")
         if named and path.suffix in array_files.SUFFIXES[1:]:
             raise UsageError(f"{text}: a name is for .npy files; other files name their arrays")
         unnamed = name if named else next((n for n in names if n not in given), "")
@@ -357,7 +357,7 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
             arrays = {name if named else left[0]: arrays[array_files.UNNAMED]}
         for found, array in arrays.items():
             if found not in names:
-                raise InputError(f"{path}: {found!r} is no input; they are {', '.join(names)}")
+                raise InputError(f"{path}: {found!r} is not an input; they are {', '.join(names)}")
             if found in given:
                 raise UsageError(f"{text}: input {found!r} was given before")
             given[found] = array
@@ -383,7 +383,7 @@ def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
                 f"the model was compiled for {describe(spec.shape, spec.dtype)}"
             )
         if spec is None and name:
-            raise InputError(f"{path}: {name!r} is no input; they are {', '.join(specs)}")
+            raise InputError(f"{path}: {name!r} is not an input; they are {', '.join(specs)}")
 
     return check
 

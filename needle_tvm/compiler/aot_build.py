@@ -25,7 +25,7 @@ from needle_tvm.frontend.source import Source
 from needle_tvm.runtime import Program, weights
 from needle_tvm.runtime.calls import Calls
 
-OPEN_BOUNDS = 4096, 1 << 24  # for sizes without a bound in PyTorch: the first, then the second
+OPEN_BOUNDS = 4096, 1 << 24  # bounds for sizes without one in PyTorch: the smallest that holds
 
 
 class Numbers:

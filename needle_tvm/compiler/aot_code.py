@@ -13,7 +13,7 @@ from needle.torch.shared_state import was_written
 from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
-_MOST_SIZES = 8  # of one graph that get code for one size each
+_MOST_SIZES = 8  # sizes of one graph that get code for one size each
 _AS_NEAR = 4  # times PyTorch's own distance from float64; sums may have other orders
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
 _CHECKED = 3  # sizes per code that are compared with PyTorch

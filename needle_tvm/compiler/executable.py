@@ -48,7 +48,8 @@ class Executable:
     executable after `set_params`. The model's state (the tensors that its calls write) is read from
     the model's tensors and written to them.
 
-    Code for another machine has an `artifact`, which can be inspected and exported, but no program.
+    An executable for another machine has an `artifact`, which can be inspected and exported, but no
+    program.
 
     >>> model = nn.Linear(8, 4)
     >>> x = ndl.randn(3, 8)
@@ -112,8 +113,8 @@ class Executable:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use the weights `params` (a `state_dict`) from now on; stop following the model's.
 
-        Buffers that are not in a `state_dict` may be left out. A state of the model starts from its
-        values in `params`, and is no longer shared with the model.
+        Buffers that are not in a `state_dict` may be left out. The model's state, if it has one,
+        then starts from its values in `params` and is no longer shared with the model.
 
         Raises ParameterError as `runtime.Program.set_params` does.
         """
@@ -146,9 +147,10 @@ class Executable:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; return Tensors in the structure that the model returns.
 
-        With `out=`, arrays in that structure (Tensors, NDArrays, NumPy or DLPack arrays), the
-        results are written to them and `out` is returned, unless the model has an argument of that
-        name. An array that does not fit, is read-only, or overlaps an input raises InputError.
+        `out=` takes arrays in that structure (Tensors, NDArrays, NumPy or DLPack arrays): the
+        results are written to them, and `out` is returned. If the model itself has an argument
+        named `out`, the value is passed to the model. An array that does not fit, is read-only, or
+        overlaps an input raises InputError.
 
         Raises InputError if an argument differs from the compiled structure, shape or dtype,
         ParameterError if a weight of the model now has another shape or dtype, ChangedError if a
@@ -175,10 +177,10 @@ class Executable:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
         The weights are the current ones. The golden example has the inputs that the model was
-        compiled with and the eager model's outputs for them with these weights; with dims, there
-        are more examples, of the least and largest sizes. An existing artifact is replaced as a
-        whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the manifest is
-        signed.
+        compiled with and the eager model's outputs for them with these weights; a model compiled
+        with `dims` has more examples, of the least and the largest sizes. An existing artifact is
+        replaced as a whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the
+        manifest is signed.
 
         Raises ArtifactError if the artifact cannot be written or something else is in its place,
         KeyFileError if the key cannot be used, InstallError without the package `cryptography`.
@@ -247,8 +249,8 @@ def calls_of(program: runtime.Program) -> Calls:
 
 
 def _result(executor: Executor) -> type | None:
-    """Return the class of results; None if needle stores a dtype of theirs, such as PyTorch's int8,
-    in another dtype."""
+    """Return the class of results; None if needle stores the dtype of a result, such as PyTorch's
+    int8, as another dtype."""
     stored = all(str(spec.dtype) in DTYPES for spec in executor.results)
     return needle.Tensor if stored else None
 

@@ -54,7 +54,7 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
     arch, here = spec.fields["arch"], [each for each in gpu.gpus() if each.index == spec.index]
     if not any(each.arch == arch for each in here):
         why = f"this one is {here[0].arch}" if here else gpu.why_none()
-        raise TargetError(f"products={products!r}: measuring takes a GPU of {arch}; {why}")
+        raise TargetError(f"products={products!r}: measuring needs a GPU of {arch}; {why}")
     if cublas.find() is None:
         raise TargetError(f"products={products!r}: measuring {cublas.MISSING}")
 

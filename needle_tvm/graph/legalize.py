@@ -20,7 +20,7 @@ from needle_tvm.tir.functions import static_shape
 
 def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
     """Legalise in two passes. TVM subtracts the square of the mean from the mean of squares, and
-    the difference cancels to nothing if the variance is small beside both squares."""
+    the difference cancels to nothing if the variance is small compared with both squares."""
     axes = [int(axis) for axis in call.attrs.axes]
     normalize = Normalize(tuple(axes), float(call.attrs.epsilon))
     centered, scaled = bool(call.attrs.center), bool(call.attrs.scale)

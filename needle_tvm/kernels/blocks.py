@@ -24,7 +24,7 @@ from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, wr
 # later, over all kernels of one wake-up (`merge_kernels`).
 PARALLEL_WORK = 1 << 12
 
-TASKS = 16  # per core, so that all cores finish at about the same time
+TASKS = 16  # tasks per core, so that all cores finish at about the same time
 
 # Widths of a register tile, in vectors. LLVM scalarises tiles of three, which then have an eighth
 # of the speed.

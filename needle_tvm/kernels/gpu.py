@@ -15,7 +15,7 @@ from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in
 
-_THREADS = 256  # per block: whole warps, and several blocks per multiprocessor
+_THREADS = 256  # threads per block: whole warps, and several blocks per multiprocessor
 
 
 def names() -> tuple[str, ...]:

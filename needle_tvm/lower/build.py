@@ -1,4 +1,4 @@
-"""From a Relax module to the files of an artifact. This module imports TVM's compiler."""
+"""Compiles a Relax module to the files of an artifact. This module imports TVM's compiler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
     """Run the variant's graph passes on a Relax module from any frontend.
 
     The function `main` of `module` takes its inputs (the attribute `num_input` gives their number)
-    and then the parameters. For a CPU, their extents may be symbolic. Raises TargetError for
+    and then the parameters. For a CPU, the extents of both may be symbolic. Raises TargetError for
     symbolic extents if `target` is a GPU.
     """
     check_well_formed(module)
@@ -84,7 +84,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
 
     Returns the manifest's entries about the library: `kernels` lists the resources of each GPU
     kernel as ptxas reports them, `libraries` names the libraries that the loading machine needs,
-    and `in_place` holds the pairs (result, input) that `main_in_place` serves.
+    and `in_place` holds the pairs (result, input) for which `main_in_place` writes the result over
+    the input.
     """
     with compiling:
         if target_info(target).is_cpu:
@@ -104,7 +105,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         in_place.extend(served)
         return module
 
-    # Link in a temporary folder: if a disk is full, our checked copy fails, not the linker.
+    # Link in a temporary folder, then copy the library: if the artifact's disk is full, our copy
+    # fails, with an error that we report, and not the linker.
     temporary = Path(tempfile.gettempdir())
     try:
         with scratch_folder("needle-build-") as temporary:

@@ -10,7 +10,6 @@ output, and assumes that weights never move. Here the runtime keeps its own buff
 - none of the PrimFuncs allocates global memory: TVM's host code would take it from a pool of its
   own, which may free it or lend it to other code;
 - the graph pays, by the estimate of `_pays`.
-- it pays, by the estimate of `_pays`.
 
 `add_graph_functions` runs after `main` is lowered to calls with explicit memory. It adds
 - `main_for_graph`: `main`, but it also returns, after its outputs, all memory that it allocated. A

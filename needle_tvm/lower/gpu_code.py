@@ -104,7 +104,7 @@ def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
     head = _string(_KIND)
     start = body.rfind(head, 0, place)
     while start >= 0:
-        first = start + len(head) + 8  # of the module's bytes, after their length
+        first = start + len(head) + 8  # the first of the module's bytes, after their length
         length = int.from_bytes(body[start + len(head) : first], "little")
         if first + length == end and body.startswith(_string(_SOURCE), first):
             break

@@ -37,7 +37,7 @@ _CACHE_LINE = 64  # bytes: no two slots share one
 # also waits for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000
 
-_PRECISION = 1 / 64  # of the search for the size above which threads pay, on a log scale
+_PRECISION = 1 / 64  # precision of the search for the size above which threads pay, on a log scale
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 U = TypeVar("U")
 
-_PARTS = 12  # at most: each repeats the work that LLVM does once per module, 15 ms
+_PARTS = 12  # most parts: each repeats the work that LLVM does once per module, 15 ms
 _LEAST = 200  # stores in a part's loops: a smaller part is not worth the cost of a module
 _SMALL = 1 << 14  # stores of a kernel that runs once: 83 of them take 0.2 ms more, unoptimised
-_FEW = 4  # such kernels: fewer are not worth a module
+_FEW = 4  # small kernels: fewer than these are not worth a module
 
 
 class Part(NamedTuple):

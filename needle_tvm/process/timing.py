@@ -42,8 +42,8 @@ Clock = Callable[[int], float | None]
 ClockedCalls = tuple[Callable[[], object], Callable[[], Outputs], Clock]  # or this, with a clock
 Progress = Callable[[int, int, str], None]
 
-# Idle time after a block: TVM's CPU workers spin this long before they sleep; a GPU leaves no
-# threads.
+# Idle time after a block: TVM's CPU workers spin this long before they sleep; a call on a GPU
+# leaves no threads that spin.
 IDLE_SECONDS = {"cpu": 0.3, "cuda": 0.03}
 
 _WAKE_SECONDS = 0.01  # untimed calls that open each block: they wake threads and fill caches
@@ -59,8 +59,8 @@ class Contestant:
 
     `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
     to this many threads through their environment variables; `env` is set on top of them. A call
-    does its work `repeats` times, and times are for one repeat. With `checkout`, the folder of
-    another commit with a .venv, that commit's code runs.
+    does its work `repeats` times, and times are for one repeat. If `checkout` is given (a folder
+    that holds another commit and its .venv), that commit's code runs.
     """
 
     name: str
@@ -93,8 +93,9 @@ class Spread:
 
 @dataclass
 class Result:
-    """One contestant's results: `seconds[i]` is the mean time of a call in round i, `device[i]` the
-    same by the device's clock (empty without one), `first` the seconds of the very first call."""
+    """One contestant's results: `seconds[i]` is the mean time of a call in round i; `device[i]` is
+    the same time by the device's clock (`device` is empty if there is no such clock); `first` is
+    the time of the very first call, in seconds."""
 
     name: str
     outputs: Outputs
@@ -184,12 +185,14 @@ def contest(
 
     No child outlives the call, however it ends.
 
-    Raises TimingError naming the contestant that failed and was not left out, or the last one if
-    none is left; ValueError for bad arguments.
+    Raises TimingError naming the contestant that failed and was not left out, or the last
+    contestant to fail if all have failed; ValueError for bad arguments.
     """
     names = [contestant.name for contestant in contestants]
     if not names or len(set(names)) != len(names):
-        raise ValueError(f"contestants need distinct names and at least one entry, got {names}")
+        raise ValueError(
+            f"there must be at least one contestant, and their names must be distinct: got {names}"
+        )
     for label, value, least in (("rounds", rounds, 1), ("min_calls", min_calls, 1)):
         if value < least:
             raise ValueError(f"{label}={value}: must be at least {least}")

@@ -1,4 +1,4 @@
-"""Turns of threads: work that only one thread does at a time. This module uses only the standard
+"""Locks for work that only one thread does at a time. This module uses only the standard
 library."""
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Callable, Hashable
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-# Its hook is registered first, and so runs last before a fork: the thread whose turn it is may
-# enter `loading` in this hook, but no thread enters `compiling`.
+# The import registers the fork hook of `forks` before ours. Hooks before a fork run in reverse
+# order, so ours runs first. While ours waits for the end of a turn, the thread whose turn it is may
+# still enter `forks.loading`. While that of `forks` waits, no thread inside `loading` enters
+# `compiling`.
 from needle_tvm.process import forks  # noqa: F401
 
 P = ParamSpec("P")
@@ -22,8 +24,9 @@ R = TypeVar("R")
 class _Turn:
     """A reentrant lock for work that changes the process while it runs.
 
+    when the wait is over.
     TVM's solver (Z3) sets a handler of SIGINT and then restores the old one as C's `signal` does.
-    After that, a signal no longer ends a wait for a lock, and Ctrl-C comes late.
+    After that, a signal no longer ends a wait for a lock, so Ctrl-C takes effect only
     """
 
     def __init__(self) -> None:
@@ -59,8 +62,8 @@ def in_turn(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def turn_of(key: Hashable) -> threading.RLock:
-    """Return the lock of a key: one object for as long as any thread has it. It is free in a forked
-    child, which lacks the thread that holds it."""
+    """Return the lock of a key: the same object as long as any thread refers to it. In a forked
+    child, which lacks the thread that may hold the lock, the key gets a new, free lock."""
     with _choosing:
         return _of_keys.setdefault(key, threading.RLock())
 

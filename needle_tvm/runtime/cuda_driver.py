@@ -192,7 +192,7 @@ class Graph:
         self.nodes = nodes
         self._driver = driver
         self._handle = handle
-        self._stream = 0  # of the last launch
+        self._stream = 0  # the stream of the last launch
 
     def launch(self, stream: int) -> None:
         """Run the graph once, in the stream's order; launches run one after another."""

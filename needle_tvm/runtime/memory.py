@@ -1,6 +1,7 @@
 """The memory that a compiled program works on: the host's or a GPU's.
 
-TVM's runtime has the functions; those for GPUs are in a library that is loaded on first use.
+It is allocated and copied by functions of TVM's runtime; those for GPUs are in a library that is
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from needle_tvm.artifact import bfloat16
 from needle_tvm.target.features import WIDEST
 from needle_tvm.target.kind import is_gpu
 
-# A vector's alignment, in bytes. Code crashes the process on memory with less, unless it was built
-# for inputs at any address. The weights and the code's own memory are always aligned.
+# The alignment of a vector, in bytes. Code that was not built for inputs at any address crashes the
+# process if the memory of an input is aligned to less. The weights and the code's own memory are
+# always aligned.
 ALIGNMENT = WIDEST
 
 _CPU, _CUDA = 1, 2  # DLPack's device types
 # The virtual machine's allocators. The naive one asks the system each time. The pooled one keeps
-# freed memory for the next allocation of the same size; if calls decide sizes, it would keep memory
-# for every size seen so far.
+# freed memory for the next allocation of the same size; it is not used if sizes differ from call to
+# call, because it would keep memory for every size seen so far.
 _NAIVE_ALLOCATOR, _POOLED_ALLOCATOR = 1, 2
 _LARGE_PAGE = 2 << 20  # bytes; of x86 and of Arm with pages of 4 KiB
 _MADV_COLLAPSE = 25  # since Linux 6.1
@@ -63,8 +65,9 @@ class HostMemory:
     def use_large_pages(self, tensors: Iterable[Any]) -> None:
         """Put the tensors' memory into large pages as far as the system can.
 
-        A call reads every weight. With small pages, about ten megabytes of weights have more pages
-        than the processor remembers, and looking up the others takes up to a tenth of a call.
+        A call reads every weight. With small pages, about ten megabytes of weights occupy more
+        pages than the processor's TLB holds, and looking up the others takes up to a tenth of a
+        call.
         """
         if not sys.platform.startswith("linux"):
             return

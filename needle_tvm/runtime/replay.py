@@ -50,7 +50,7 @@ class Replay:
         self._results_count = results
         self._results: list[_Place] = []
         self._graph: cuda_driver.Graph | None = None
-        self._stream = 0  # of the last call
+        self._stream = 0  # the stream of the last call
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """Return the results for NumPy arrays, or tensors on the GPU, that fit the inputs."""

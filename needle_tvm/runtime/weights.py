@@ -25,7 +25,7 @@ def in_order(
     code with another value.
     """
     if not isinstance(params, Mapping):
-        raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
+        raise ParameterError(f"weights: a {type(params).__name__} is not a dict of arrays by name")
     wanted = (*(main.params if weights else ()), *(main.state if state else ()))
     specs = {spec.name: spec for spec in wanted}
     ties = main.ties if weights else ()

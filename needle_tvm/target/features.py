@@ -136,7 +136,7 @@ def processor() -> Processor:
 
 def of_cpuid(cpuid: Any, enabled: int) -> Processor:
     """Return the processor with these CPUID answers; the system saves the registers `enabled`."""
-    cpuid = functools.cache(cpuid)  # in a virtual machine its monitor answers, which is slow
+    cpuid = functools.cache(cpuid)  # in a virtual machine the hypervisor answers, which is slow
     features = {
         name
         for name, bit in X86.items()

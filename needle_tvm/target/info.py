@@ -15,7 +15,7 @@ from needle_tvm.target.features import FEATURES, Vectors
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-_WITHOUT_FEATURES = Vectors(16, 16)  # those of SSE
+_WITHOUT_FEATURES = Vectors(16, 16)  # the vectors of SSE
 _IN_HALVES = {"znver4"}  # LLVM's names of processors that compute AVX-512 in two halves
 
 

@@ -62,7 +62,7 @@ def require() -> str:
     path = find()
     if path is None:
         raise TargetError(
-            "no nvcc was found: compiling for CUDA takes the CUDA toolkit "
+            "no nvcc was found: compiling for CUDA needs the CUDA toolkit "
             "(on the PATH, in $CUDA_HOME or in /usr/local/cuda)"
         )
     return path

@@ -17,8 +17,8 @@ def cosine(v: Text, x: Value) -> Value:
 
 
 def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
-    """Return the sine of x + turn * pi / 2: a polynomial of the remainder of x beside a multiple of
-    pi / 2."""
+    """Return the sine of x + turn * pi / 2: a polynomial of the difference between x and the
+    nearest multiple of pi / 2."""
     if not v.has_fma:
         return v.lane_by_lane(function, x)
     shifted = v.fma(x, v.named("PerHalfPi"), v.named("Round"))

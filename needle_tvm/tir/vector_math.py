@@ -147,7 +147,7 @@ _FORMULAS: dict[str, Callable[..., Value]] = {
 ROUND_TO_BFLOAT16, ROUND_TO_ODD = "tirx.needle_bfloat16", "tirx.needle_odd"
 _FMOD = "tirx.needle_fmod"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD, "fmod": _FMOD}
-_TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # else float32
+_TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # others: float32
 _OF_TWO = ("pow", "fmod", "fmod_float64")
 # The formulas of float64 that serve vectors only, and those that also serve single elements.
 _VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}

@@ -32,8 +32,8 @@ from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task, batch_size, pick
 
-_CANDIDATES = 2  # per task, compared with the rule at the end
-_TOLD = 5  # per task, whose times are noted beside the rule's
+_CANDIDATES = 2  # candidates per task that are compared with the rule at the end
+_TOLD = 5  # candidates per task whose times are noted, besides the time of the rule
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to replace it
 _LEARNED = 64  # stored records per task from which the cost model learns when a search begins
 _FRUITLESS = 2  # batches in a row without a new candidate, after which an endless source is dropped

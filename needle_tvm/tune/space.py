@@ -16,7 +16,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
-_POPULATION = 64  # of the evolution; TVM's default is 512, and a batch takes 8 to 16 of them
+_POPULATION = 64  # schedules; TVM's default is 512, and a batch takes 8 to 16 of them
 _GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
 _UNMEASURED = 16  # at least this many of the population were never measured
 _WARM_UP = 32  # results that the cost model needs before its predictions are used

@@ -28,7 +28,7 @@ RULES, TUNED = "rules", "tuned"
 
 _ROUNDS = 9
 _BLOCK_SECONDS = 0.05
-_IDLE_SECONDS = 0.05  # after which the threads of the other process's pool sleep
+_IDLE_SECONDS = 0.05  # seconds after which the threads of the other process's pool sleep
 
 
 def compare(

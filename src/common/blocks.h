@@ -6,7 +6,7 @@
 
 namespace needle {
 
-constexpr int kMaxDevices = 64;  // of one kind of device
+constexpr int kMaxDevices = 64;  // devices of one kind
 
 // Returns at least `bytes` (up to INT64_MAX) of a device's uninitialised memory, at a multiple of
 // kAlignment. Throws std::bad_alloc. Return it by release_block with the same number of bytes.

@@ -322,7 +322,7 @@ void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, c
   int64_t m = 0;
   each_window(p, layout, p.n, p.y.count, [&](int64_t offset) { offsets[m++] = offset; });
   const Runs runs(p, layout);
-  const int64_t tiles = ceil_div(runs.length, mr);  // per run
+  const int64_t tiles = ceil_div(runs.length, mr);  // tiles per run
   const int64_t o = p.o;
   // Row k of the weight matrix is tap and channel k of the remaining kernel.
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),

@@ -26,7 +26,7 @@ struct Variant {
 };
 
 KernelTable g_table;
-GridKernels g_grid[2];  // of float32 and float64
+GridKernels g_grid[2];  // kernels of float32 and of float64
 
 }  // namespace
 

@@ -147,7 +147,7 @@ struct Grouped {
                                     " " + x.shape().str());
   }
 
-  int64_t size() const { return each * inner; }  // of a group
+  int64_t size() const { return each * inner; }  // elements of a group
 };
 
 }  // namespace

@@ -113,7 +113,8 @@ Handle handle_of(const Work& work) {
     Handle made = nullptr;
     check_blas(library().create(&made), "starting");
     check_blas(library().set_stream(made, work.stream()), "setting the stream");
-    check_blas(library().set_math_mode(made, kDefaultMath | kNoReducedReduction), "its precision");
+    check_blas(library().set_math_mode(made, kDefaultMath | kNoReducedReduction),
+               "setting the precision");
     handle = made;
   }
   return handle;

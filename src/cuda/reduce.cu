@@ -165,7 +165,7 @@ Cut cut(const Loop<1>& kept, const Loop<1>& reduced) {
     c.shares.reducers = power_of_two_up_to(length, kThreads / c.shares.outputs);
   }
   c.blocks = ceil_div(outputs, c.shares.outputs);
-  const int64_t rounds = length / c.shares.reducers;  // per thread
+  const int64_t rounds = length / c.shares.reducers;  // rounds per thread
   c.chunks = std::clamp<int64_t>(std::min(kWantedBlocks / c.blocks, rounds / 16), 1, 1024);
   return c;
 }

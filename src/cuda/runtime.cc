@@ -14,8 +14,8 @@ namespace cuda {
 
 namespace {
 
-// One mutex for all devices, since work may concern two of them. Never destroyed, like all below:
-// buffers may be freed while the process exits.
+// One mutex for all devices, since work may concern two of them. It is never destroyed, and neither
+// are the other static objects of this file: buffers may be freed while the process exits.
 std::recursive_mutex& order_mutex() {
   static auto* mutex = new std::recursive_mutex;
   return *mutex;
@@ -185,7 +185,7 @@ namespace {
 Stream* stream_for(std::initializer_list<const View*> touched) {
   for (const View* v : touched)
     if (v != nullptr && v->device() != kHost) return current_stream(v->device());
-  throw std::logic_error("cuda: work on no device's memory");
+  throw std::logic_error("cuda: none of the arrays of this work is on a device");
 }
 
 }  // namespace

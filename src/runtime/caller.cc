@@ -448,7 +448,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject
   const size_t count = PyVectorcall_NARGS(flagged), inputs = self->inputs->size();
   if (count != inputs + 1 || names != nullptr || self->running || args[0] == Py_None)
     Py_RETURN_NOTIMPLEMENTED;
-  constexpr size_t kFew = 8;  // without an allocation
+  constexpr size_t kFew = 8;  // inputs that are held without an allocation
   Py_INCREF(object);          // other threads may drop their reference meanwhile
   self->running = true;       // an argument's Python code may call again while windows are in use
   PyObject* result = nullptr;

@@ -144,7 +144,7 @@ def _scaled(n: int, factor: float) -> int:
     over, under = float(factor).as_integer_ratio()
     if under > 64:
         raise TraceError(
-            f"interpolate: the symbolic extent {n} takes a scale_factor like 2 or 1.5, an integer "
+            f"interpolate: the symbolic extent {n} needs a scale_factor like 2 or 1.5, an integer "
             f"or an integer divided by a power of 2, not {factor}"
         )
     return n * over // under

@@ -45,9 +45,9 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
-    """Return the sequences in `padded_sequences`, a result of `pad_sequence` (longest, N, ...), or
-    with `batch_first` (N, longest, ...), cut to their `lengths`. Raises ShapeError unless there are
-    N lengths."""
+    """Return the sequences in `padded_sequences`, each cut to its length in `lengths`.
+    `padded_sequences` is a result of `pad_sequence`: (longest, N, ...), or (N, longest, ...) with
+    `batch_first`. Raises ShapeError unless there are N lengths."""
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     rows = padded_sequences if batch_first else ops.swapaxes(padded_sequences, 0, 1)
     if len(given) != rows.shape[0]:

@@ -53,7 +53,7 @@ def row(numbers: Any) -> Tensor:
 def normalizer(node: Node, data: Value) -> Tensor:
     x, norm = floats(data), node.text("norm", "MAX")
     axis = x.ndim - 1
-    if norm == "MAX":  # not of magnitudes, as in ONNX Runtime and the specification
+    if norm == "MAX":  # the largest value, not magnitude, as in ONNX Runtime
         by = ops.max(x, axis, keepdims=True)
     elif norm == "L1":
         by = ops.sum(ops.abs(x), axis, keepdims=True)

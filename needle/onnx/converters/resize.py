@@ -221,7 +221,7 @@ def _scaled(node: Node, n: Any, scale: float) -> Any:
     over, under = scale.as_integer_ratio()
     if under > 64:
         raise node.unsupported(
-            f"the open size {n} takes a scale like 2 or 1.5, an integer divided by a power "
+            f"the size {n} is a dim: it needs a scale like 2 or 1.5, an integer divided by a power "
             f"of 2, not {scale}"
         )
     return n * over // under
@@ -364,7 +364,7 @@ def _by_tables(
 ) -> tuple[Tensor, Tensor | None]:
     n = x.shape[axis]
     if scale * n < 1 and how.antialias and -(-2 // scale) > _WIDEST:
-        raise ValueError(f"antialias with the scale {scale} takes more than {_WIDEST} elements")
+        raise ValueError(f"antialias with the scale {scale} needs more than {_WIDEST} elements")
     if how.mode == "nearest":
         index, outside = _index(how, n, m, scale)
         x = _taken(x, axis, index)

@@ -79,8 +79,8 @@ def floor_divide(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.remainder", "prims.remainder")
 def remainder(node: Node, x: Any, other: Any) -> Tensor:
-    """Return the remainder of operands rounded to the result's dtype, including numbers beside
-    halves."""
+    """Return the remainder of operands that are first rounded to the result's dtype, also a number
+    that is combined with a half-precision tensor."""
     return ops.remainder(cast(x, node.dtype), cast(other, node.dtype))
 
 

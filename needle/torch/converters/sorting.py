@@ -171,6 +171,6 @@ def mode(node: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Te
     at = ops.arange(count, dtype="int64")
     differs = ops.not_equal(lines[..., 1:], lines[..., :-1])
     starts = ops.pad(ops.where(differs, at[1:], 0), [(0, 0)] * (lines.ndim - 1) + [(1, 0)])
-    lengths = ops.subtract(at, ops.cummax(starts, -1)[0])  # of the run so far, minus 1
+    lengths = ops.subtract(at, ops.cummax(starts, -1)[0])  # length of the run so far, minus 1
     end = ops.swapaxes(ops.argmax(lengths, -1, True), axis, -1)
     return _chosen(x, ops.take_along_axis(places, end, axis), axis, keepdim)

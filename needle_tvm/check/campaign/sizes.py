@@ -12,14 +12,14 @@ from typing import Any
 from needle.sizes.dims import Dim, Expression, bounds_of
 from needle.sizes.extents import same
 
-_NAME = re.compile(r"\bn\d+\b")  # of a dim in a step's text
+_NAME = re.compile(r"\bn\d+\b")  # a dim's name in a step's text
 _LEAST = (1, 1, 1, 2, 3, 8)
 _LARGEST = (13, 16, 17, 24, 33, 64, 65)
 _LARGEST_OF_LARGE = (300, 1000, 4099)
 _MULTIPLES = (1, 1, 1, 1, 1, 2, 4, 8)
 # Primes, and tiles with their neighbours.
 _TELLING = (1, 2, 3, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97)
-_CHANCES = (0.3, 0.5, 1.0)  # of an extent to depend on a dim
+_CHANCES = (0.3, 0.5, 1.0)  # chances that an extent depends on a dim
 _COUNTS = (1, 2, 2, 3, 4)  # the largest number of dims of a program
 _EXPRESSIONS: tuple[Callable[[int], int], ...] = (
     lambda n: 2 * n, lambda n: n + 1, lambda n: n // 2, lambda n: n - 1, lambda n: 3 * n + 2,

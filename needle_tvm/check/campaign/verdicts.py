@@ -20,7 +20,7 @@ REFUSALS = (TraceError, TranslationError, ShapeError, UnsupportedError)
 
 # Unscheduled loops run on one thread; their code is the same for any number.
 VARIANTS = (("noopt", 1), ("fused", 1), ("tuned", 1), ("tuned", 2))
-_SHARES = (15, 15, 30, 40)  # of the variants among programs that are compiled at only one
+_SHARES = (15, 15, 30, 40)  # percent of the programs that are compiled at only one variant
 
 
 def cheaper(seed: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
             shape = shape_of(binding.value)
             view = relax.op.reshape(source, exprs_of(shape or ()))
             binding = relax.VarBinding(binding.var, view)
-            if inside:  # no result may view an argument's memory, nor through this view
+            if inside:  # no result may view an argument's memory, not even through this view
                 owner[binding.var] = root
             if binding.var in leaving:
                 shown.add(root)

@@ -30,7 +30,7 @@ from needle_tvm.tir.extents import Size, expr_of, is_static, tiles_in
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
-_ROWS = 8  # of a register tile at most two vectors wide: enough to hide a multiply-add's latency
+_ROWS = 8  # rows of a register tile of one or two vectors: they hide a multiply-add's latency
 _ONE_VECTOR = 1.05  # a query's time in tasks of one vector over tasks of two (1.04 on Zen 4)
 
 Element = Callable[..., Any]  # the element at (batch, head, position, feature or key)

@@ -34,10 +34,10 @@ from needle_tvm.kernels.scheduled import mark_scheduled
 from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.tir import nests
 
-_LANES = 16  # per row
-_GROUPS = 8  # of rows: 128 threads
+_LANES = 16  # lanes per row
+_GROUPS = 8  # groups of rows; with 16 lanes each, 128 threads
 _VECTOR = 4  # elements that a thread loads at once from shared memory
-_MOST_SUMS = 96  # that a thread keeps in registers
+_MOST_SUMS = 96  # sums that a thread keeps in registers
 _ENOUGH = 128  # blocks: about as many as a large GPU has multiprocessors
 _WHOLE_WARP = 0xFFFFFFFF
 

@@ -2,8 +2,8 @@
 
 Each transform takes a vector of channels of one tile at a time. It loads all pixels of the tile,
 transforms them along one axis, then along the other, and stores them. The loops over a tile are
-unrolled, so that each element's row of the transform is known: its coefficients are constants, and
-zeros among them cost nothing.
+unrolled, so that the row of the transform that an element needs is known when the code is
+generated: its coefficients are constants, and zeros among them cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.rule import annotated
 
-# Annotations of the block that transforms along the first axis: a tile's results along an axis.
+# Annotations of the block that transforms along the first axis. The value is the number of results
+# of a tile along one axis.
 INPUT = "needle.winograd_input"
 OUTPUT = "needle.winograd_output"
 

@@ -20,7 +20,7 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
-_WORTH_IT = 0.97  # of the time of tiles in rows
+_WORTH_IT = 0.97  # largest time that is worth it, as a fraction of the time of tiles in rows
 
 
 def flatten_pixels(module: IRModule, target: Target) -> IRModule:

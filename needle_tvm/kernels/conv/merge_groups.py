@@ -20,7 +20,7 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
-_WORTH_IT = 0.9  # of the unmerged time: weights become larger, and NaN spreads
+_WORTH_IT = 0.9  # a fraction of the unmerged time: weights become larger, and NaN spreads
 
 
 def merge_groups(module: IRModule, target: Target) -> IRModule:

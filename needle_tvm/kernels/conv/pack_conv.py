@@ -31,7 +31,7 @@ from needle_tvm.kernels.dense.pack_weights import Packer
 from needle_tvm.tir.extents import is_static, shape_of
 
 _DTYPES = ("float32", "float64")
-_FEWEST_PIXELS = 16  # of the result, if weights are packed in every call
+_FEWEST_PIXELS = 16  # pixels of the result, if weights are packed in every call
 _FEW_CHANNELS = 8  # fewer channels do not fill a vector when the input is copied
 
 

@@ -25,7 +25,7 @@ from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 from needle_tvm.target.info import target_info
 
-_WORTH_IT = 0.7  # of the time of the unsplit convolution
+_WORTH_IT = 0.7  # a fraction of the time of the unsplit convolution
 _SUM = 4  # cycles to pad and add a vector of results
 
 

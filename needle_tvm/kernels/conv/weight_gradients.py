@@ -25,7 +25,7 @@ from needle_tvm.kernels.conv.trim_taps import trimmed
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
 _DTYPES = ("float32", "float64")  # in half precision, every partial sum would be rounded
-_TERMS = 512  # of a sum that is computed in one part
+_TERMS = 512  # terms of a sum that is computed in one part
 
 
 def weight_gradients(module: IRModule, target: Target) -> IRModule:

@@ -47,8 +47,8 @@ _WAITS = 600_000
 # the same time.
 _LARGEST = 64 << 20
 
-_WORTH = 0.8  # of the direct time: a convolution that is not clearly faster is left alone
-_EXACT = 0.85  # of the time with m = 2: a smaller gain is not worth the larger error
+_WORTH = 0.8  # fraction of the direct time: a convolution must be clearly faster
+_EXACT = 0.85  # fraction of the time with m = 2: a smaller gain is not worth the larger error
 
 
 def winograd(module: IRModule, target: Target) -> IRModule:

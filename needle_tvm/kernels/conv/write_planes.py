@@ -28,7 +28,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
 _LARGE = 1 << 18
-_ROWS = 8  # for each core, so that all cores finish at about the same time
+_ROWS = 8  # rows for each core, so that all cores finish at about the same time
 
 
 def write_planes(module: IRModule, target: Target) -> IRModule:

@@ -36,7 +36,7 @@ PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
 LATENCY = 8  # cycles: multiply-adds that begin before the first one ends
-_IDLE = 0.05  # of the cores' time, accepted for fewer parts
+_IDLE = 0.05  # idle fraction of the cores' time that is accepted for fewer parts
 _MANY_ROWS = 64  # assumed for a symbolic number of rows when panels are chosen
 _SHARED_SUM = 1 << 17  # terms that are worth a second pass over the results
 

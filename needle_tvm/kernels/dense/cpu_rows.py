@@ -37,8 +37,8 @@ from needle_tvm.target.kind import CPU
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
-_ROWS = (1, 2, 4, 6, 7, 8, 11)  # of the tiles that a kernel holds, if registers hold them
-_MANY = (6, 7, 8, 11)  # of the tiles for more rows than one tile has
+_ROWS = (1, 2, 4, 6, 7, 8, 11)  # rows of a kernel's tiles, as far as registers hold them
+_MANY = (6, 7, 8, 11)  # rows of the tiles for more rows than one tile has
 
 
 @rule(CPU, order=9, knobs=lambda function, target: DENSE_VARIANTS[1:])

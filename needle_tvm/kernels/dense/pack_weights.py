@@ -40,7 +40,7 @@ from needle_tvm.tir.extents import (
 Layout = Callable[[te.Tensor, int], te.Tensor]
 
 _DTYPES = ("float32", "float64")
-_FEWEST_ROWS = 4  # of x for each matrix that is packed in every call
+_FEWEST_ROWS = 4  # rows of x for each matrix that is packed in every call
 
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:

@@ -28,7 +28,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-_MOST_VECTORS = 8  # of results at a time: with their operands, half of 16 registers
+_MOST_VECTORS = 8  # vectors of results at a time: half of 16 registers; operands take the rest
 _FEWEST_LANES = 4
 _BRANCH = "prim.if_then_else"
 _LATENCY = 8  # vectors combined before the first result is ready
@@ -37,7 +37,8 @@ _LATENCY = 8  # vectors combined before the first result is ready
 def columns(block: Any, target: Target) -> Nests | None:
     """Return the nest that replaces a reduction with contiguous results (see the module docstring).
 
-    Return None if results and terms are not contiguous along the last axis, or too few are.
+    Return None if results and terms are not contiguous along the last axis, or if it has too few
+    results to fill a vector.
     """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
@@ -155,8 +156,8 @@ class Kept:
     ) -> Any:
         """Return the statement that computes a tile's results and stores them.
 
-        `values` maps the axes that are not reduced, for a vector and a lane. `store` returns the
-        statement that writes one result.
+        `values(vector, lane)` returns the index of each axis that is not reduced. `store` returns
+        the statement that writes one result.
         """
         combine, kept, zero = self._found.combine, self.buffer, self._index(0)
         reduced: dict[Any, Any] = {}
@@ -196,7 +197,7 @@ class Kept:
             where = nests.substitute(self._condition, {**values(zero, zero), **reduced})
             return tirx.IfThenElse(where, terms, None)
 
-        # One part after the other: an expression of all parts may grow exponentially.
+        # Combine one part after the other: a single expression of all parts may grow exponentially.
         gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
         begun, ended = self._each(begin, self._parts), self._each(end, 1)
         return tirx.SeqStmt([begun, over(self._reduced), *gathered, ended])
@@ -221,7 +222,8 @@ def _divide(parts: int, terms: int) -> bool:
 def condition_of(found: Reduction) -> tuple[Any, Any]:
     """Return (condition, term): the condition under which a term counts, None if it always does.
 
-    If the condition fails, the term is the reduction's start value: the padding around an image.
+    Where the condition fails, the term is the reduction's start value, as in the padding around an
+    image.
     """
     term = found.term
     name = getattr(getattr(term, "op", None), "name", "")

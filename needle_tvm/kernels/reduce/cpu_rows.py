@@ -28,7 +28,7 @@ from needle_tvm.kernels.blocks import (
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, written_dtype
 
-_FEW_LOADS = 3  # in an expression that is not worth a buffer
+_FEW_LOADS = 3  # loads in an expression that is not worth a buffer
 
 
 def rows(sch: Schedule, target: Target) -> bool:

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent / "gemm.cc"
 _NAMES = ("libcublas.so.13", "libcublas.so.12")  # as in gemm.cc
 
 MISSING = (
-    f"takes cuBLAS, and neither {_NAMES[0]} nor {_NAMES[1]} was found "
+    f"needs cuBLAS, but neither {_NAMES[0]} nor {_NAMES[1]} was found "
     "(pip install nvidia-cublas brings it)"
 )
 

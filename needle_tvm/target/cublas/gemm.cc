@@ -35,7 +35,7 @@ class Library {
       if (library_ != nullptr) break;
     }
     if (library_ == nullptr)
-      TVM_FFI_THROW(RuntimeError) << "a matrix product takes cuBLAS, and neither " << kNames[0]
+      TVM_FFI_THROW(RuntimeError) << "a matrix product needs cuBLAS, but neither " << kNames[0]
                                   << " nor " << kNames[1] << " was found";
     find("cublasCreate_v2", &create);
     find("cublasSetStream_v2", &set_stream);
@@ -75,9 +75,9 @@ const Library& library() {
   return *the;
 }
 
-// One handle for each GPU, made at its first use. This comes before a graph is captured, since the
-// runtime first runs everything once without a graph. Handles are never destroyed, as the driver
-// may already be gone by then.
+// There is one handle for each GPU, made at its first use. The first use comes before a graph is
+// captured, since the runtime first runs everything once without a graph. Handles are never
+// destroyed: at the exit of the process, the driver may already be gone.
 Handle handle_of(int device) {
   static auto* handles = new std::map<int, Handle>;
   Handle& handle = (*handles)[device];
@@ -85,7 +85,7 @@ Handle handle_of(int device) {
     Handle made = nullptr;
     library().check(library().create(&made), "starting");
     library().check(library().set_math_mode(made, kDefaultMath | kNoReducedReduction),
-                    "its precision");
+                    "setting the precision");
     handle = made;
   }
   return handle;
@@ -98,7 +98,7 @@ struct Stack {
 
 Stack stack_of(const TensorView& t, const char* name) {
   if (t.ndim() < 2 || t.device().device_type != kDLCUDA || !t.IsContiguous())
-    TVM_FFI_THROW(ValueError) << "cuBLAS: " << name << " is no contiguous matrix on a GPU";
+    TVM_FFI_THROW(ValueError) << "cuBLAS: " << name << " is not a contiguous matrix on a GPU";
   Stack stack{1, t.size(t.ndim() - 2), t.size(t.ndim() - 1)};
   for (int i = 0; i < t.ndim() - 2; ++i) stack.count *= t.size(i);
   return stack;
@@ -111,8 +111,8 @@ int data_type(DLDataType t) {
   if (t.lanes == 1 && t.code == kDLFloat && t.bits == 64) return kFloat64;
   if (t.lanes == 1 && t.code == kDLFloat && t.bits == 16) return kFloat16;
   if (t.lanes == 1 && t.code == kDLBfloat && t.bits == 16) return kBfloat16;
-  TVM_FFI_THROW(TypeError) << "cuBLAS: products of code " << int{t.code} << " with " << int{t.bits}
-                           << " bits are not done";
+  TVM_FFI_THROW(TypeError) << "cuBLAS: products of the DLPack type code " << int{t.code} << " with "
+                           << int{t.bits} << " bits are not supported";
 }
 
 int narrow(int64_t value) {
@@ -160,10 +160,11 @@ void multiply(TensorView a, TensorView b, bool a_transposed, bool b_transposed, 
   std::lock_guard<std::mutex> lock(mutex);
   set_device(static_cast<int>(kDLCUDA), device);
   Handle handle = handle_of(device);
-  cublas.check(cublas.set_stream(handle, TVMFFIEnvGetStream(kDLCUDA, device)), "its stream");
-  cublas.check(  // after the stream: setting that resets it
+  cublas.check(cublas.set_stream(handle, TVMFFIEnvGetStream(kDLCUDA, device)),
+               "setting the stream");
+  cublas.check(  // after set_stream, which resets the workspace
       cublas.set_workspace(handle, data_of(workspace), static_cast<size_t>(workspace.numel())),
-      "its workspace");
+      "setting the workspace");
   // In cuBLAS's terms, row-major C = A B is C^T = B^T A^T.
   if (x.count == 1) {
     cublas.check(

@@ -30,7 +30,7 @@ _FACTS = "gate.json"
 _FORMAT = 1
 _GUARD = 16 << 10  # bytes before and after a result: detects writes up to a few rows too far
 _UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never gives
-_RUNS = 2  # of the ordinary case: a race between threads may give the right result once
+_RUNS = 2  # runs of the ordinary case: a race between threads may give the right result once
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Gate:
                 raise ValueError(f"format {facts['format']!r}, this needle reads {_FORMAT}")
             return cls(Path(folder), facts)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TuningError(f"{path}: is no readable gate ({error})") from error
+            raise TuningError(f"{path}: is not a readable gate ({error})") from error
 
     def inputs(self, case: str) -> list[Array]:
         """Return a case's inputs, 64-byte aligned; writes to them do not reach the files."""
@@ -294,6 +294,6 @@ def _read(path: Path, dtype: str, mode: Literal["r", "c"]) -> Array:
     try:
         stored = np.load(path, mmap_mode=mode, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise TuningError(f"{path}: is no readable array ({error})") from error
+        raise TuningError(f"{path}: is not a readable array ({error})") from error
     array = np.asarray(stored).view(np.dtype(dtype))
     return array if array.ctypes.data % ALIGNMENT == 0 and array.size else aligned_copy(array)

@@ -29,12 +29,12 @@ from needle_tvm.tune.gate import analysis, cases
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
 FLOAT64 = "float64"
-_BYTES = 512 << 20  # of all cases together
-_SECONDS = 60.0  # after which no further case is started
+_BYTES = 512 << 20  # bytes of all cases together
+_SECONDS = 60.0  # seconds after which no further case is started
 _OWN_ERROR = 8.0  # tolerances by which the function itself may be off, as with a coarse tanh
 _CONDITION = 64.0  # largest ratio of intermediate values to the result
 _HEADROOM = 2  # powers of two between a large case and the first overflow
-_DRAWS = 4  # of ordinary inputs, until no result cancels to nearly zero
+_DRAWS = 4  # most draws of ordinary inputs, until no result cancels to nearly zero
 _QUICK_WORK = 1 << 24  # scalar operations up to which optimising costs more time than it saves
 
 

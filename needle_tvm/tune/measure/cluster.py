@@ -41,7 +41,7 @@ WAIT_SECONDS = 30.0  # how long to wait for a worker
 
 _CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.5  # between looks at the workers
-_RETRIES = 2  # of a task that fails for a reason other than its candidate
+_RETRIES = 2  # retries of a task that fails for a reason other than its candidate
 _LIBRARIES = ("path", "rule", "candidate")  # a request's keys that name a file
 _PACKAGES = ("needle-dl", "apache-tvm", "apache-tvm-ffi")
 _SERVICE = "needle_tvm.tune.measure.services:serve"

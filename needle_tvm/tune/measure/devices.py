@@ -31,7 +31,8 @@ MAIN = "main"
 
 
 class Call(Protocol):
-    """A function's arrays on a device. `most_calls` is the limit for `clock` and `evaluate`."""
+    """A call of a function on its arrays, which are on a device. `most_calls` is the limit for
+    `clock` and `evaluate`."""
 
     most_calls: int
 
@@ -39,10 +40,10 @@ class Call(Protocol):
         """Call the function; its results are on the host once `fetch` has returned."""
 
     def clock(self, calls: int) -> float:
-        """Return the seconds per call of `calls` calls, for comparing functions."""
+        """Return the seconds per call of `calls` calls, to compare functions in turn."""
 
     def evaluate(self, calls: int) -> float:
-        """Return the seconds per call, with the least overhead, for ranking functions."""
+        """Return the seconds per call, with the least overhead of timing, to rank candidates."""
 
     def fetch(self) -> str:
         """Copy inputs and outputs back to the host; return a fault found in them, or ""."""
@@ -92,7 +93,8 @@ class _HostCall:
 
 
 class CudaDevice:
-    """A GPU. This process owns its context: after a kernel's error, both are unusable."""
+    """A GPU. Its context belongs to this process: after a kernel's error, the context and the
+    process are unusable."""
 
     def __init__(self, index: int) -> None:
         memory.load_cuda_runtime()

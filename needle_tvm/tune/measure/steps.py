@@ -20,7 +20,7 @@ from needle_tvm.tune.gate import reference
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Gate, Guarded, Verdict
 from needle_tvm.tune.measure.devices import DEVICES, Call, Device
 
-_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # of the timing in `compare`
+_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # blocks in `compare`, and the seconds of a block
 _SLICE = 0.05  # fraction of a candidate's timing that one slice takes
 
 

@@ -42,7 +42,7 @@ class Trial:
     """One candidate for the kernel named `kernel`, as it was measured and judged.
 
     `trace`, `run_secs` and `args_info` are JSON text as TVM writes it. `rejected` is the reason why
-    the candidate may not be used, as in "crash: ended by SIGSEGV", and empty for a right one.
+    the candidate must not be used, as in "crash: ended by SIGSEGV", and empty for a right one.
     `session` names the budget that paid for it, and `spent` is the seconds that it cost.
     `measured_at` is UTC in ISO 8601. Raises ValueError if `spent` is negative or not finite.
     """
@@ -70,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A later verdict: the trial named `trial` may not be used, for this reason."""
+    """A later verdict: the trial named `trial` must not be used, for this reason."""
 
     kind: ClassVar[str] = "rejection"
     trial: str

@@ -1,11 +1,12 @@
-"""The record store: JSON lines in a file that processes share, and that concatenation merges.
+"""The record store: JSON lines in a file that several processes can share; two files are merged by
+concatenation.
 
     with Store() as store:
         store.add(trial, kernel)
         store.best([name(kernel)], 1)
 
-The search opens one, and the `records` commands list and merge with it. It imports no TVM: modules,
-traces and targets are text here. `database` translates them; `facts` has the format.
+The search opens a store; the `records` commands list stores and merge them. This module imports no
+TVM: modules, traces and targets are text here. `database` translates them; `facts` has the format.
 
 A writer locks the folder, reads the lines of other writers, appends one piece of text that ends
 with a newline, and returns when it is on disk. The text of a killed writer has no newline; the next
@@ -69,10 +70,10 @@ class Store:
     folder that cannot be written is opened read-only. `report` is called with one line about any
     damage found; by default it is a warning.
 
-    Raises RecordsError if the folder holds something else or another needle's records, if others
-    could have written to a store in the cache, or if there is no store and `create` is false.
-    Methods raise RecordsError if the file cannot be read or a write failed; nothing of that write
-    is kept.
+    Raises RecordsError if the folder holds something else or records of another version of needle,
+    if others could have written to a store in the cache, or if there is no store and `create` is
+    false. Methods raise RecordsError if the file cannot be read or a write failed; nothing of that
+    write is kept.
     """
 
     def __init__(
@@ -187,7 +188,8 @@ class Store:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._file, flags), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):  # nobody may write to a pipe
+            # Reading a pipe that has no writer would find nothing.
+            if not stat.S_ISREG(status.st_mode):
                 raise RecordsError(f"{self._file}: is not a regular file")
             if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
                 self._forget()
@@ -211,7 +213,7 @@ class Store:
                 self._keep(name, line)
             elif line != HEAD:
                 raise RecordsError(
-                    f"{self.path}: holds the records of another needle (format "
+                    f"{self.path}: holds records of another version of needle (format "
                     f"{line.get('format')}, this one reads {FORMAT}). It was not touched; move "
                     "it away to begin a store there"
                 )
@@ -284,7 +286,7 @@ class Store:
             self._append([Rejection(trial, reason, now(), this_host())])
 
     def rejected(self, trial: str) -> str:
-        """Return why the trial of this name may not be used, or "" if it may."""
+        """Return why the trial of this name must not be used, or "" if it may."""
         with self._using():
             return self._why(trial, cast(Trial, self._lines[Trial.kind][trial]))
 
@@ -349,11 +351,10 @@ def _reason(error: OSError) -> str:
 
 
 def _check_place(folder: Path, create: bool) -> bool:
-    """Return whether the store in `folder` is private, as it is inside the cache.
+    """Return whether the store in `folder` is private: true if the folder is inside the cache.
 
     The contents of the cache decide which code is compiled and run. Raises RecordsError if others
     could have written to it. With `create`, the cache's folder is first created and made private.
-    have written to it. With `create`, the cache's folder is first created and made private.
     """
     private = cache.holds(folder)
     try:

@@ -12,11 +12,11 @@ namespace NEEDLE_ISA {
 
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
-constexpr int kTileRows = 8, kTileVectors = 2;  // 16 accumulators of 32 registers
+constexpr int kTileRows = 8, kTileVectors = 2;  // 16 of 32 registers are accumulators
 constexpr int kRowVectors = 16;
 #elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
-constexpr int kTileRows = 6, kTileVectors = 2;  // 12 accumulators of 16 registers
+constexpr int kTileRows = 6, kTileVectors = 2;  // 12 of 16 registers are accumulators
 constexpr int kRowVectors = 8;
 #else
 constexpr int kVectorBytes = 16;
@@ -117,7 +117,7 @@ struct Tile {
 
 #define NEEDLE_INLINE __attribute__((always_inline))
 
-// The ways in which a tile iterates over the reduction axis; each has run<ROWS, VECS>(tile).
+// The ways in which a tile iterates over the reduction axis; each has run(tile).
 // Here both operands advance with k.
 template <class T>
 struct PackedWalk {
@@ -188,7 +188,7 @@ struct Gemm {
   static constexpr int MR = kTileRows, NV = kTileVectors;
   static constexpr int W = kVectorBytes / sizeof(T), NR = NV * W;
 
-  // Use half a tile if the columns fit.
+  // Use half a tile if the columns fit into it.
   template <int ROWS, class Walk>
   static inline NEEDLE_INLINE void fixed(const Walk& walk, T* c, int64_t ldc, bool accumulate,
                                          int cols) {

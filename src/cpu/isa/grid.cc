@@ -23,7 +23,7 @@ struct Grid {
   struct Taps {
     Place at[kMaxTaps][kBlock];
     T weight[kMaxTaps][kBlock];
-    T slope[kMaxTaps][kBlock];  // of the weight, by the point's coordinate
+    T slope[kMaxTaps][kBlock];  // derivative of the weight with respect to the point's coordinate
   };
 
   // The same for all axes together: elements of a channel, and products of weights.

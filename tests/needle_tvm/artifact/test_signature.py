@@ -172,8 +172,8 @@ def test_files_that_are_no_such_key_are_refused(signed, keys, tmp_path):
     )
     for path, message in (
         (tmp_path / "absent", "cannot be read"),
-        (tmp_path / "text", "is no private key in PEM form"),
-        (keys[1], "is no private key in PEM form"),
+        (tmp_path / "text", "is not a private key in PEM form"),
+        (keys[1], "is not a private key in PEM form"),
         (pem("curve", curve), "is not an Ed25519 key"),
         (locked, "is encrypted"),
     ):
@@ -181,7 +181,7 @@ def test_files_that_are_no_such_key_are_refused(signed, keys, tmp_path):
             artifact.sign(signed, path)
     for path, message in (
         (tmp_path / "absent", "cannot be read"),
-        (tmp_path / "text", "is no public key in PEM form"),
+        (tmp_path / "text", "is not a public key in PEM form"),
         (keys[0], "is a private key; the public one is needed"),
         (tmp_path / "curve.pub", "is not an Ed25519 key"),
     ):

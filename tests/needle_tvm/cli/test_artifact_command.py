@@ -159,7 +159,7 @@ def test_verify_tells_of_damage_in_json_too(copied, capsys):
 
 def test_a_name_that_is_no_input_is_said(copied, capsys, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(1))
-    assert "'foo' is no input; they are" in fails(capsys, "run", copied, f"foo={tmp_path}/x.npy")
+    assert "'foo' is not an input; they" in fails(capsys, "run", copied, f"foo={tmp_path}/x.npy")
 
 
 def test_verify_names_the_damaged_file(copied, capsys):
@@ -266,11 +266,11 @@ def test_what_does_not_fit_is_one_line(models, capsys, tmp_path):
     for arguments, message in usage:
         assert message in fails(capsys, "run", *arguments, code=2)
     failures = [
-        ([two, tmp_path / "x.npz"], "'y' is no input; they are x, scale"),
+        ([two, tmp_path / "x.npz"], "'y' is not an input; they are x, scale"),
         ([mlp, x], "input 'x' is float32(2, 3), the model was compiled for float32(4, 16)"),
         ([mlp, tmp_path / "absent.npy"], "absent.npy: No such file"),
-        ([mlp, tmp_path / "code.npy"], "no readable .npy file"),
-        *(([mlp, tmp_path / f"text{suffix}"], f"no readable {suffix} file")
+        ([mlp, tmp_path / "code.npy"], "not a readable .npy file"),
+        *(([mlp, tmp_path / f"text{suffix}"], f"not a readable {suffix} file")
           for suffix in (".npy", ".npz", ".safetensors")),
         ([tmp_path / "absent", "--random"], "no artifact there"),
     ]  # fmt: skip
@@ -295,7 +295,7 @@ def test_signatures_from_keys_to_run(models, copied, capsys, tmp_path):
         other = ["--require-signature", tmp_path / "other.pub"]
         assert "other.pub signed" in fails(capsys, verb, copied, *rest, *other)
     assert "not checked" in answer(capsys, "inspect", copied)["signature"]
-    assert "is no private key" in fails(capsys, "sign", copied, "--key", tmp_path / "mine.pub")
+    assert "is not a private key" in fails(capsys, "sign", copied, "--key", tmp_path / "mine.pub")
 
 
 def test_interrupted(models):

@@ -68,7 +68,7 @@ def test_what_64_bits_cannot_count_is_named(shape):
 def test_weights_that_are_no_dict_are_named(compiled, program, x, wrong):
     before = compiled(x).numpy()
     for each in (compiled, program):
-        with pytest.raises(ParameterError, match=r"is no dict of arrays by name"):
+        with pytest.raises(ParameterError, match=r"is not a dict of arrays by name"):
             each.set_params(wrong)
         with pytest.raises(ParameterError, match=r"modules\.0\.weight"):
             each.set_params({"modules.0.weight": wrong, "modules.0.bias": wrong})

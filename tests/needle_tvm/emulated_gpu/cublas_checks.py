@@ -58,15 +58,15 @@ def test_without_cublas_an_artifact_is_refused_in_one_line(tmp_path):
     x = np.zeros((4, 16), np.float32)
     found = compiled(chain(1), x)
     with pytest.raises(
-        TargetError, match=r"takes cuBLAS, and neither libcublas.so.13 nor"
+        TargetError, match=r"needs cuBLAS, but neither libcublas.so.13 nor"
     ) as error:
         found(x)
     assert "\n" not in str(error.value)
     folder = found.export(tmp_path / "model")
     for load in (runtime.load, needle_tvm.load):
-        with pytest.raises(TargetError, match="takes cuBLAS"):
+        with pytest.raises(TargetError, match="needs cuBLAS"):
             load(folder)
-    with pytest.raises(TargetError, match="measuring takes cuBLAS"):
+    with pytest.raises(TargetError, match="measuring needs cuBLAS"):
         needle_tvm.compile(chain(1), x, target="cuda", products="measured")
 
 

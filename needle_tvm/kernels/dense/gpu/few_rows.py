@@ -29,7 +29,7 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _MOST_ROWS = 16  # sums that a thread keeps in registers
-_LEAST_TERMS = 128  # with fewer, each thread has too little to do
+_LEAST_TERMS = 128  # with fewer terms, each thread has too little to do
 _COLUMNS = (32, 16, 8)
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are cut to reach this
 

@@ -54,13 +54,13 @@ _SINCE = {
 }  # capability by dtype of the operands; tf32's is float32
 _WARP = 32
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
-_MOST_BLOCKS = 2**31 - 1  # of a grid along x
+_MOST_BLOCKS = 2**31 - 1  # blocks of a grid along x
 _PAD = 16  # bytes between a strip's rows, so that a fragment's rows lie in different banks
 _SUMS_PAD = 4  # sums between the rows of sums that are written
 _VECTOR = 16  # bytes that a thread reads at once
 _DEEP = 32  # terms of a strip that is not divided into slices
 _LEAST = 8  # columns and terms
-_LEAST_ROWS = 5  # with fewer, a thread per column multiplies as fast as it reads
+_LEAST_ROWS = 5  # with fewer rows, a thread per column multiplies as fast as it reads
 
 
 @dataclass(frozen=True)

@@ -45,20 +45,20 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
 
-_BANKS = 32  # of shared memory, 4 bytes wide each
+_BANKS = 32  # banks of shared memory, each 4 bytes wide
 _PROCESSOR_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, about
-_REGISTERS = 65536  # per multiprocessor
+_REGISTERS = 65536  # registers per multiprocessor
 _OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
-_MOST_REGISTERS = 200  # per thread; a thread with more than 255 would spill
+_MOST_REGISTERS = 200  # registers per thread; a thread with more than 255 would spill
 _PROCESSORS = 128  # multiprocessors of a large GPU, about
 _SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
 _BARRIERS = 60  # cycles of a strip's two barriers
-_BYTES = 40  # that a multiprocessor gets from the L2 cache per cycle
+_BYTES = 40  # bytes that a multiprocessor gets from the L2 cache per cycle
 _BUSY = 256  # threads; with fewer, multiply-adds wait for each other
 _WORTH = 1 << 12  # multiply-adds; with fewer, one thread per result is fast enough
-_USEFUL = 1 / 8  # of a tile; if less is useful, other rules may have a better form
-_MOST_BLOCKS = 2**31 - 1  # of a grid along x
+_USEFUL = 1 / 8  # fraction of a tile; if less is useful, other rules may have a better form
+_MOST_BLOCKS = 2**31 - 1  # blocks of a grid along x
 
 
 @dataclass(frozen=True)

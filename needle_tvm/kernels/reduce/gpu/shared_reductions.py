@@ -34,12 +34,12 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of
 
 _WARP = 32
-_THREADS = 256  # of a block with several rows
-_LEAST_TERMS = 32  # of a row; with fewer, one thread computes a row
+_THREADS = 256  # threads of a block with several rows
+_LEAST_TERMS = 32  # terms of a row; with fewer, one thread computes a row
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _BUSY_ROWS = 32 * _BLOCKS  # with as many warps, all are busy: then a row needs only one warp
 _EACH, _EACH_BUSY = 8, 32  # terms per thread, before a row gets more threads
-_SHARED_BYTES = 24 << 10  # per block: enough blocks fit side by side
+_SHARED_BYTES = 24 << 10  # bytes per block: enough blocks fit side by side
 _UNROLLED = 64  # iterations of a thread's loop: several loads in flight
 
 

@@ -469,9 +469,7 @@ def test_a_slice_of_a_permutation(strides):
     def cut(x, axes):
         return op.strided_slice(x, axes, [1, 0], [3, 5], strides, assume_inbound=True)
 
-    becomes(
-        sink_permutes, lambda x: cut(planes(x), [1, 2]), lambda x: planes(cut(x, [3, 1])), NHWC
-    )
+    becomes(sink_permutes, lambda x: cut(planes(x), [1, 2]), lambda x: planes(cut(x, [3, 1])), NHWC)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_choice_that_cannot_be_met_is_refused(given, error, words):
 def test_measuring_takes_the_gpu_that_is_compiled_for(monkeypatch):
     spec = resolve("cuda:sm_80")
     monkeypatch.setattr(products.gpu, "gpus", lambda: (emulated_gpu.GPU,))
-    with pytest.raises(TargetError, match="takes a GPU of sm_80; this one is sm_90"):
+    with pytest.raises(TargetError, match="needs a GPU of sm_80; this one is sm_90"):
         products.check("measured", spec, "tuned", Options())
 
 

@@ -211,7 +211,7 @@ def test_another_format_is_refused_by_name(tmp_path, head):
     path.mkdir()
     (path / FILE).write_bytes(head)
     if b"sha256" in head:
-        with pytest.raises(RecordsError, match=r"another needle \(format 7, this one reads 2\)"):
+        with pytest.raises(RecordsError, match=r"version of needle \(format 7, this one reads 2\)"):
             Store(path)
     else:
         Store(path, report=pytest.fail).close()  # without a newline, a writer was killed
