@@ -30,8 +30,8 @@ View philox(const View& state, int64_t count, bool wide) {
   const int64_t words = wide ? 2 * count : count, blocks = (words + 3) / 4;
   const auto kernel = kernels().philox;
   if (wide) {
-    const device::Scratch memory = device::scratch({blocks, 4, int64_t{sizeof(uint32_t)}},
-                                   "philox: cannot allocate memory for random words");
+    const device::Scratch memory = device::scratch(
+        {blocks, 4, int64_t{sizeof(uint32_t)}}, "philox: cannot allocate memory for random words");
     auto* word = reinterpret_cast<uint32_t*>(memory.get());
     parallel_for(blocks, kPiece, [=](int64_t begin, int64_t end) {
       kernel(key, first + begin, end - begin, word + begin, blocks);

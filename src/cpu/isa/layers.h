@@ -282,8 +282,8 @@ struct Layers {
   }
 
   static LayerKernels kernels() {
-    return {column_sums, column_squares,  column_products, column_affine,
-            group_norm,  group_norm_grad, lstm,            lstm_grad};
+    return {column_sums,     column_squares, column_products, column_affine, group_norm,
+            group_norm_grad, lstm,           lstm_grad};
   }
 };
 

@@ -63,7 +63,7 @@ def test_its_state_is_saved_and_loaded(shipped):
         ({k: v for k, v in kept.items() if k != name}, f"missing '{name}'"),
         ({**kept, "more": kept[name]}, "unexpected 'more'"),
         ({**kept, name: kept[name][:1]}, f"'{name}' is float32"),
-        ([kept], "no dict of arrays"),
+        ([kept], "not a dict of arrays"),
     ]:
         with pytest.raises(ParameterError, match=match):
             two.load_state(wrong)

@@ -63,7 +63,7 @@ REFUSED = {
     ),
     "an array": (linear(), [X.numpy()], "^input 0 is a value of type ndarray: only tensors"),
     "other keys": (Applied(lambda d: d[None]), [{None: X}], "^input 0 has the key None: only"),
-    "sparse": (linear(), [X.to_sparse()], r"^input 0 is a tensor that is torch\.sparse_coo, and"),
+    "sparse": (linear(), [X.to_sparse()], r"^input 0 is a tensor that is torch\.sparse_coo, but"),
     "complex": (
         Applied(lambda x: x.abs()),
         [X.to(torch.complex64)],

@@ -143,7 +143,7 @@ def test_code_that_does_not_compile_is_an_error_with_nvccs_words():
 
 def test_without_nvcc_is_one_line(monkeypatch, tmp_path, model, x):
     monkeypatch.setattr(nvcc, "find", lambda: None)
-    with pytest.raises(TargetError, match="no nvcc was found: compiling for CUDA takes"):
+    with pytest.raises(TargetError, match="no nvcc was found: compiling for CUDA needs"):
         needle_tvm.compile(model, x, target="cuda:sm_90", recompile=True)
 
 

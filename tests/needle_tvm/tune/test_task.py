@@ -80,7 +80,7 @@ def test_a_batch_fits_the_budget(trials, tasks):
         (Options(1, seed=-1), "seed=-1"),
         (Options(1, seed=2**30), "seed="),
         (Options(1, cluster=""), "cluster=''"),
-        (Options(cluster="tcp://localhost:8786"), "without a budget"),
+        (Options(cluster="tcp://localhost:8786"), "needs a budget"),
     ],
 )
 def test_bad_options_are_refused(options, named):
