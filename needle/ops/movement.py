@@ -208,7 +208,11 @@ class Pad(Movement):
         error(TypeError, "not a Python number", (2,), padding=((1, 1),), value="0"),
         *(
             error(
-                ValueError, f"{dtype} holds", Arg((2,), dtype=dtype), padding=((1, 1),), value=value
+                ValueError,
+                f"range of {dtype}",
+                Arg((2,), dtype=dtype),
+                padding=((1, 1),),
+                value=value,
             )
             for dtype, value in (("int32", 2**31), ("int64", math.nan), ("int64", -math.inf))
         ),

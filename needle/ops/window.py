@@ -84,7 +84,7 @@ class SlidingWindows(_Sliding):
         error(TypeError, "not a Python number", (1, 3, 3, 1), kernel=(1, 1), value="0"),
         error(
             ValueError,
-            "what int32",
+            "range of int32",
             Arg((1, 1, 1, 1), dtype="int32"),
             kernel=(1, 1),
             value=-(2**33),
