@@ -94,11 +94,9 @@ def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
     """Return whether the node is one of needle's own ops on constants, with one result that is not
     much larger than they are."""
     op = node.op
-    if (
-        op is None
-        or not node.input_nodes
-        or not all(source in known for source in node.input_nodes)
-    ):
+    if op is None or not node.input_nodes:
+        return False
+    if any(source not in known for source in node.input_nodes):
         return False
     if not type(op).__module__.startswith("needle.") or op.structural or op.has_bodies:
         return False

@@ -10,8 +10,8 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
   batch, if the view has the same batch.
 The reshapes are of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
 (B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N).
-A concatenation may read several permutations in one order. A slice may read a permutation, or an
-image's view along channels. All ranks are static.
+A concatenation may read several permutations in one order. On a CPU, a slice may read a
+permutation, or an image's view along channels. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
 convolutions in a chain each permute to channels last and back, the whole chain stays in channels
@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from needle_tvm._tvm.names import Constant, IRModule, Target, expr_functor, relax, tirx, tvm
 from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.graph.views import order_of
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.extents import exprs_of, shape_of
 
 
@@ -219,14 +220,16 @@ class _Reshaper(expr_functor.PyExprMutator):
 
 
 def _sink(module: IRModule, target: Target, view: Callable[[], _View]) -> IRModule:
-    return rewrite(module, target, lambda module, *_: _Sinker(module, view()))
+    slices = target_info(target).is_cpu  # on a GPU, no one has timed it
+    return rewrite(module, target, lambda module, *_: _Sinker(module, view(), slices))
 
 
 @expr_functor.mutator
 class _Sinker(expr_functor.PyExprMutator):
-    def __init__(self, module: IRModule, view: _View) -> None:
+    def __init__(self, module: IRModule, view: _View, slices: bool) -> None:
         super().__init__(module)
         self._view = view
+        self._slices = slices
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
@@ -267,7 +270,7 @@ class _Sinker(expr_functor.PyExprMutator):
             return self._binary(call)
         if call.op == _CONCAT:
             return self._concat(call)
-        return self._slice(call) if call.op == _SLICE else call
+        return self._slice(call) if call.op == _SLICE and self._slices else call
 
     def _slice(self, call: Any) -> Any:
         """Return a slice of a view as a view of the source's slice."""

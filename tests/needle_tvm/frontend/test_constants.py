@@ -8,9 +8,11 @@ import needle_tvm
 from needle import ops
 from needle.op.base import REGISTRY, Op, register
 from needle.trace import trace
-from needle_tvm._tvm.names import relax
+from needle_tvm._tvm.names import relax, transform
 from needle_tvm.frontend.translate import translate
+from needle_tvm.graph import legalize
 from tests.needle_tvm.conftest import tensor
+from tests.needle_tvm.modules import Spec, emit, relax_module
 
 CONSTANT = tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
 
@@ -90,3 +92,31 @@ def test_an_error_of_a_constant_names_its_op(monkeypatch):
     monkeypatch.setattr(op, "compute", fails)
     with pytest.raises(needle_tvm.errors.TranslationError, match=rf"{op.name}.*planted"):
         translate(graph, prefer_emit=True)
+
+
+def legalized(function, *specs):
+    """The values that the function binds after its operators became kernels."""
+    module = transform.LegalizeOps(legalize.RULES)(relax_module(function, *specs))
+    bindings = [each for block in module["main"].body.blocks for each in block.bindings]
+    return [binding.value for binding in bindings]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "bool"])
+@pytest.mark.parametrize("shape", [(6, 1), (1, 1), (5, 7)])
+def test_a_constant_is_reshaped_at_once(dtype, shape):
+    values = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+    def function(x):
+        constant = emit(relax.op.reshape(relax.const(values, dtype), (1, values.size)))
+        return emit(relax.op.reshape(constant, (values.size,)))
+
+    found = legalized(function, Spec(2))
+    assert not any(isinstance(value, relax.Call) for value in found)
+    last = [value.value.numpy() for value in found if not isinstance(value, relax.Var)][-1]
+    np.testing.assert_array_equal(last, values.ravel())
+    assert last.dtype == values.dtype
+
+
+def test_an_argument_is_reshaped_by_a_kernel():
+    found = legalized(lambda x: relax.op.reshape(x, (6,)), Spec(2, 3))
+    assert any(isinstance(value, relax.Call) for value in found)

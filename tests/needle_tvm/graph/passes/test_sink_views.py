@@ -10,7 +10,14 @@ from needle_tvm.graph.passes.sink_views import (
     sink_permutes,
     sink_reshapes,
 )
-from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
+from tests.needle_tvm.modules import (
+    SM_90,
+    Spec,
+    check_becomes,
+    check_stays,
+    emit,
+    relax_module,
+)
 
 op = relax.op
 NHWC, NCHW = Spec(2, 5, 6, 4), Spec(2, 4, 5, 6)
@@ -469,7 +476,11 @@ def test_a_slice_of_a_permutation(strides):
     def cut(x, axes):
         return op.strided_slice(x, axes, [1, 0], [3, 5], strides, assume_inbound=True)
 
-    becomes(sink_permutes, lambda x: cut(planes(x), [1, 2]), lambda x: planes(cut(x, [3, 1])), NHWC)
+    def before(x):
+        return cut(planes(x), [1, 2])
+
+    becomes(sink_permutes, before, lambda x: planes(cut(x, [3, 1])), NHWC)
+    check_stays(sink_permutes, relax_module(before, NHWC), SM_90)
 
 
 @pytest.mark.parametrize(
