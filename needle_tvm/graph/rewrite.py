@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_half
@@ -98,6 +98,8 @@ class Rewriter(expr_functor.PyExprMutator):
         self.target = target
         self.on_gpu = target_info(target).is_gpu
         self._function = function
+        # Not functools.cached_property: before Python 3.12 it has a lock, which forks would copy.
+        self._readers: Mapping[Any, list[Any]] | None = None
         self._origins = Origins(parameters_of(function), self.lookup_binding)
         self._bounds = bounds_of(function)
 
@@ -106,11 +108,13 @@ class Rewriter(expr_functor.PyExprMutator):
         if "visit_call_" in vars(cls):
             cls.visit_call_ = _of_the_same_type(cls.visit_call_)
 
-    @cached_property
+    @property
     def readers(self) -> Mapping[Any, list[Any]]:
         """The readers of each variable of the original function. Bindings that the mutator adds
         do not count."""
-        return readers_of(self._function)
+        if self._readers is None:
+            self._readers = readers_of(self._function)
+        return self._readers
 
     def is_parameter_work(self, expr: Any) -> bool:
         """Return whether `expr` depends on parameters (and constants) alone."""
