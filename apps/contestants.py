@@ -1,7 +1,7 @@
 """needle's own contestants, each run in a child process: the eager model, its training step, and
 the compiled model, called as its users call it or as code alone.
 
-Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). It imports only
+Each function is a factory of needle_runtime.process.timing: it returns (call, outputs). It imports only
 modules that the contestant needs, so that each process is like one that a user would run.
 The calls of an inference take several sets of inputs in turn (`fresh`).
 """
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
-from needle_tvm.process.child import load_function
-from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
+from needle_runtime.artifact.tolerance import MODEL, compare, largest_magnitude
+from needle_runtime.process.child import load_function
+from needle_runtime.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
 EAGER = "needle eager"
 _NEAR_ZERO = 1e-5  # allowed error relative to the largest element, added to MODEL * magnitude
-RUNTIME = ", runtime"  # suffix of a contestant that calls needle_tvm.runtime with NumPy arrays
+RUNTIME = ", runtime"  # suffix of a contestant that calls needle_runtime with NumPy arrays
 CODE = ", code"  # suffix of a contestant whose inputs are converted or bound beforehand
 SETS = 4  # number of input sets that the calls of a contestant take in turn
 
@@ -86,7 +86,7 @@ def on_gpu(
 ) -> ClockedCalls:
     """Return a contestant like `calls` does, for a `run` that only enqueues work on a GPU: a
     call also waits for the end of the work, and the GPU's own clock is read too."""
-    from needle_tvm.runtime import device_clock
+    from needle_runtime import device_clock
 
     turn, outputs = calls(run, sets, read)
     return device_clock.contestant(turn, wait, outputs)
@@ -189,7 +189,7 @@ def training(
     timed = make(TIMED_RATE)
     if device == "cpu":
         return call, outputs
-    from needle_tvm.runtime import device_clock
+    from needle_runtime import device_clock
 
     return device_clock.contestant(call, place.synchronize, outputs)
 
@@ -238,10 +238,10 @@ def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
 def program(path: str, inputs: str) -> Calls:
     """Return a contestant that calls an exported model with one NumPy array for each argument,
     without needle and without TVM's compiler."""
-    from needle_tvm import runtime
-    from needle_tvm.artifact import trees
+    import needle_runtime
+    from needle_runtime.artifact import trees
 
-    loaded = runtime.load(path)
+    loaded = needle_runtime.load(path)
     main = loaded.artifact.main
     names = [argument["name"] for argument in main.arguments if argument.get("keyword")]
     first = len(main.arguments) - len(names)  # the number of positional arguments
@@ -259,9 +259,9 @@ def program(path: str, inputs: str) -> Calls:
 def artifact(path: str, inputs: str) -> Calls:
     """Return a contestant that calls the code of an exported model alone: its inputs are converted
     beforehand, and its results are not converted."""
-    from needle_tvm import runtime
+    import needle_runtime
 
-    executor = runtime.load(path).executor
+    executor = needle_runtime.load(path).executor
 
     def run(tensors: Sequence[Any]) -> Any:
         found = executor.call(tensors)

@@ -18,17 +18,17 @@ from apps import digits, ladder, models, peers
 from apps.contestants import EAGER, Disagreement, build_model, check_agreement
 from apps.ladder import Rung
 from apps.subjects import Subject
+from needle_runtime.errors import EvaluationError, UsageError
+from needle_runtime.process import timing
+from needle_runtime.process.command_line import Progress
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import available_cores
+from needle_runtime.process.timing import TimingError
+from needle_runtime.target import host
+from needle_runtime.target.precision import FLOAT32
+from needle_runtime.text import error_line
 from needle_tvm.check import parity
-from needle_tvm.errors import EvaluationError, UsageError
-from needle_tvm.process import timing
-from needle_tvm.process.command_line import Progress
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import available_cores
-from needle_tvm.process.timing import TimingError
 from needle_tvm.stages import OWN, STAGES
-from needle_tvm.target import host
-from needle_tvm.target.precision import FLOAT32
-from needle_tvm.text import error_line
 from needle_tvm.tune.status import Status
 
 PEERS = ("torch", "onnxruntime")  # the benchmarks have more peers

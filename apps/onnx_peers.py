@@ -1,7 +1,7 @@
 """Frameworks that run the ONNX file of a model, exported by PyTorch. Each is set up for the lowest
 latency in float32 and called as its users call it, or with inputs and outputs `bound`.
 
-Each function is a factory of needle_tvm.process.timing; `onnx` is the file, `inputs` the saved
+Each function is a factory of needle_runtime.process.timing; `onnx` is the file, `inputs` the saved
 inputs in the graph's order.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from apps.contestants import calls, fresh
-from needle_tvm.process.timing import Calls, load_arrays
+from needle_runtime.process.timing import Calls, load_arrays
 
 
 def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:

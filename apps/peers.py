@@ -1,6 +1,6 @@
 """Other frameworks that run the same model, and the packages and options that each needs.
 
-Each peer is a contestant of needle_tvm.process.timing in its own process, with the same weights and
+Each peer is a contestant of needle_runtime.process.timing in its own process, with the same weights and
 inputs as ours. `PEERS` describes each peer under the key that selects it.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from apps.contestants import CODE
 from apps.models import Model
-from needle_tvm.process.child import Child
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Contestant
+from needle_runtime.process.child import Child
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import Contestant
 
 _EXPORT_SECONDS = 300.0
 
@@ -26,7 +26,7 @@ _EXPORT_SECONDS = 300.0
 class Peer:
     """One way to run a model.
 
-    `factory` is a factory of needle_tvm.process.timing. Factories in onnx_peers.py get an ONNX
+    `factory` is a factory of needle_runtime.process.timing. Factories in onnx_peers.py get an ONNX
     file, the others the arguments of torch_peers.load. `modules` and `programs` must be installed.
     With `images` the peer takes only models with inputs of four axes; with `gpu` it also runs on a
     GPU; `without` names twins that it cannot run. A `slow` peer takes so long to compile or to run

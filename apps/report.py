@@ -14,10 +14,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from needle_runtime.artifact.summary import tuning_summary
+from needle_runtime.text import compared as comparison
+from needle_runtime.text import counted, duration, interval, quartiles
 from needle_tvm.stages import OWN
-from needle_tvm.text import compared as comparison
-from needle_tvm.text import counted, duration, interval, quartiles
-from needle_tvm.tune.status import summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     )
     for name, stage in result["stages"].items():
         if stage.get("tuning"):
-            console.print(f"{name}: {summary(stage['tuning'])}", highlight=False)
+            console.print(f"{name}: {tuning_summary(stage['tuning'])}", highlight=False)
     for name, modules in result.get("peers_missing", {}).items():
         console.print(f"{name} left out: not installed: {', '.join(modules)}", highlight=False)
     for name, stage in result["stages"].items():

@@ -15,8 +15,8 @@ from apps import peers
 from apps.contestants import CODE, EAGER, RUNTIME, fresh
 from apps.models import Model
 from needle.trace import trace
+from needle_runtime.process.timing import Contestant, save_arrays
 from needle_tvm.frontend.float64_values import evaluate
-from needle_tvm.process.timing import Contestant, save_arrays
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """PyTorch contestants, and PyTorch's exports for others: an ONNX file, a torch.export graph.
 
-Each contestant is a factory of needle_tvm.process.timing and gets our weights and inputs.
+Each contestant is a factory of needle_runtime.process.timing and gets our weights and inputs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from apps import contestants, peer_models
-from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
-from needle_tvm.runtime import device_clock
+from needle_runtime import device_clock
+from needle_runtime.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
 # The dtype of weights and activations. "tf32" is float32 with matmul operands that a GPU may round
 # to 11 bits. torch.autocast is not used: in inference it casts weights on each call.

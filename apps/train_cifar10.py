@@ -12,9 +12,9 @@ if __name__ == "__main__":  # a script finds modules beside it, not its own pack
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
-from needle_tvm.errors import UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.text import error_line
+from needle_runtime.errors import UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.text import error_line
 
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 5e-4

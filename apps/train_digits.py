@@ -12,7 +12,7 @@ if __name__ == "__main__":  # a script finds modules beside it, not its own pack
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import training
-from needle_tvm.process import command_line as cli
+from needle_runtime.process import command_line as cli
 
 HIDDEN = (128, 64)
 LEARNING_RATE = {"mlp": 3e-3, "resnet": 4e-3}

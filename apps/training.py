@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import needle as ndl
-from needle_tvm.errors import EvaluationError, UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.target import host
-from needle_tvm.text import error_line
+from needle_runtime.errors import EvaluationError, UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.target import host
+from needle_runtime.text import error_line
 
 CHECKPOINT = ".checkpoint.safetensors"
 _QUIET_SECONDS = 5.0  # least time between progress lines within an epoch

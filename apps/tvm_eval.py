@@ -13,10 +13,10 @@ if __name__ == "__main__":  # a script finds modules beside it, not its own pack
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from apps import models
-from needle_tvm.errors import UsageError
-from needle_tvm.process import command_line as cli
+from needle_runtime.errors import UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.target.precision import FLOAT32, PRECISIONS
 from needle_tvm.stages import OWN, PRODUCTS, STAGES
-from needle_tvm.target.precision import FLOAT32, PRECISIONS
 
 DEVICES = ("cpu", "cuda")
 
@@ -170,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
         cli.check_writable(path, folder=True)
     if options.threads is not None:
         # This must come before importing anything that starts threads.
-        from needle_tvm.process.threads import thread_environment
+        from needle_runtime.process.threads import thread_environment
 
         os.environ.update(thread_environment(options.threads))
     from apps import evaluation, report

@@ -42,7 +42,7 @@ class Case:
 
     @property
     def factory(self) -> str:
-        """The factory, named as needle_tvm.process.child names functions."""
+        """The factory, named as needle_runtime.process.child names functions."""
         return self.kind.factory
 
     def subject(self, folder: Path) -> Subject:

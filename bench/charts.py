@@ -9,7 +9,7 @@ from typing import Any
 from apps import report
 from apps.contestants import CODE
 from bench import contests
-from needle_tvm.text import counted, digits
+from needle_runtime.text import counted, digits
 
 _OURS = "#1f6fb4"
 _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#b0a030", "#606060")

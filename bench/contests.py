@@ -23,13 +23,13 @@ import numpy as np
 import apps.peers
 import needle as ndl
 from apps.contestants import CODE, EAGER, RUNTIME, SETS, Disagreement, check_agreement
-from needle_tvm.artifact.tolerance import UNIT_ROUNDOFF, worst
-from needle_tvm.process import command_line as cli
-from needle_tvm.process import timing
-from needle_tvm.process.child import Child
-from needle_tvm.process.threads import available_cores, thread_environment
-from needle_tvm.target import host
-from needle_tvm.text import error_line
+from needle_runtime.artifact.tolerance import UNIT_ROUNDOFF, worst
+from needle_runtime.process import command_line as cli
+from needle_runtime.process import timing
+from needle_runtime.process.child import Child
+from needle_runtime.process.threads import available_cores, thread_environment
+from needle_runtime.target import host
+from needle_runtime.text import error_line
 
 BEFORE = "before, "  # prefix of contestants of another commit, which are not peers
 Block = TypeVar("Block")
@@ -37,7 +37,7 @@ AGAIN = 4  # factor of rounds for a case that the first run does not decide
 
 NOTES = (
     f"contestants are called as users do, on {SETS} sets of inputs in turn; X{CODE}: the code of X "
-    f"alone, inputs converted or bound beforehand; X{RUNTIME}: needle_tvm.runtime called on arrays",
+    f"alone, inputs converted or bound beforehand; X{RUNTIME}: needle_runtime called on arrays",
     f"a case had {AGAIN} times the rounds if the quartiles of the first run's ratio, the fastest "
     "peer's time over ours, lay on both sides of 1",
 )

@@ -12,10 +12,10 @@ import numpy as np
 
 import apps.report
 from bench import contests, tables
-from needle_tvm.errors import UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant
+from needle_runtime.errors import UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Contestant
 
 # The contestants, the outputs in float64 if they are known, and optionally a tolerance (see
 # `contests.run`).

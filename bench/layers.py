@@ -15,9 +15,9 @@ import apps.peers
 import needle_tvm
 from apps.contestants import CODE
 from bench import contests, harness
-from needle_tvm.errors import InstallError
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.timing import Contestant, save_arrays
+from needle_runtime.errors import InstallError
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.timing import Contestant, save_arrays
 
 OURS = "needle tuned"
 DEFAULT_PEERS = ("onnxruntime", "openvino")
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from bench.torch_layers import LAYERS
 
     cases = {name: partial(entries_of, name) for name in LAYERS}
-    notes = [f"{OURS} is needle_tvm.runtime's call with NumPy arrays", contests.NOTES[0]]
+    notes = [f"{OURS} is needle_runtime's call with NumPy arrays", contests.NOTES[0]]
     return harness.run(options, "layers", cases, options.peers, notes)
 
 

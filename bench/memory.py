@@ -1,7 +1,7 @@
 """The child's side of measuring memory and first results. The measured process imports only the
 modules that it needs.
 
-Peaks of a training step: `step` and `jax_step` are factories of needle_tvm.process.timing. Their
+Peaks of a training step: `step` and `jax_step` are factories of needle_runtime.process.timing. Their
 output is one array with one number: the most bytes of arrays alive at any time in the step, above
 the bytes alive before it. Two steps run first, so that parameters, optimizer state and caches
 exist. Memory of a library other than arrays (packing buffers of a matmul, say) is never counted.
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.process.child import load_function
-from needle_tvm.process.timing import Calls
+from needle_runtime.process.child import load_function
+from needle_runtime.process.timing import Calls
 
 WARM_UP = 2
 _CALLS = 3  # calls before memory is measured: some memory grows in the second call

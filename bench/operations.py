@@ -14,8 +14,8 @@ import apps.peers
 from apps.contestants import Calls, as_tensors, calls, fresh, load_arrays
 from bench import contests, harness
 from bench.operation_cases import CASES
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.timing import Contestant, save_arrays
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.timing import Contestant, save_arrays
 
 OURS = "needle compiled"
 PEERS = ("onnxruntime",)

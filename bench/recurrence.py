@@ -27,11 +27,11 @@ from bench.recurrence_cases import (
     own_results,
     write_onnx,
 )
-from needle_tvm.errors import UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant, save_arrays
-from needle_tvm.text import duration
+from needle_runtime.errors import UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Contestant, save_arrays
+from needle_runtime.text import duration
 
 OURS, BEFORE, BEFORE_EAGER = (
     "needle compiled",

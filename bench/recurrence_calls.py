@@ -1,4 +1,4 @@
-"""The contestants of `bench.recurrence`: factories of needle_tvm.process.timing, and a service that
+"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing, and a service that
 measures compiling.
 
 Each contestant gets files of the input x, (steps, batch, ...), and of the weights. In mode
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from apps.contestants import Calls, as_tensors, calls, fresh, load_arrays
-from needle_tvm.process.child import load_function
+from needle_runtime.process.child import load_function
 
 LAYERS = ("LSTM", "GRU", "RNN")
 _CELLS = "tests.needle.loops.cells"

@@ -1,4 +1,4 @@
-"""The contestants of `bench.training_steps`: factories of needle_tvm.process.timing.
+"""The contestants of `bench.training_steps`: factories of needle_runtime.process.timing.
 
 A call is a whole step on the next batch of a file: forward, loss, backward, clipping by norm,
 AdamW, and the loss read. All contestants begin with the weights of a file. The outputs are the
@@ -15,7 +15,7 @@ import numpy as np
 
 from apps.contestants import load_named
 from bench.training_models import MODELS
-from needle_tvm.process.timing import Calls
+from needle_runtime.process.timing import Calls
 
 COMPARED = 5
 NORM = 1.0  # norm to which gradients are clipped

@@ -24,8 +24,8 @@ import needle_tvm
 from bench import harness, tables
 from bench.training_models import MODELS
 from needle import optim
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.scratch import scratch_folder
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda p: optim.SGD(p, lr=0.01, momentum=0.9),
@@ -39,9 +39,9 @@ HALF = 5  # steps of each of the two processes with only the artifact
 
 _GOES_ON = """
 import sys, numpy as np
-from needle_tvm import runtime
+import needle_runtime
 folder, batches, before, after, first, last = sys.argv[1:]
-program = runtime.load(folder)
+program = needle_runtime.load(folder)
 if before:
     program.load_state(dict(np.load(before)))
 with np.load(batches) as file:

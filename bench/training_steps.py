@@ -17,11 +17,11 @@ import apps.report
 import needle as ndl
 from bench import charts, contests, harness, memory, tables, training_calls
 from bench.training_models import MODELS
-from needle_tvm.process import command_line as cli
-from needle_tvm.process import timing
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant
-from needle_tvm.text import duration
+from needle_runtime.process import command_line as cli
+from needle_runtime.process import timing
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Contestant
+from needle_runtime.text import duration
 
 OURS = "needle jit"
 TORCH, COMPILE, JAX = apps.peers.TORCH_EAGER, "torch.compile", "JAX jit"

@@ -26,14 +26,14 @@ import apps.contestants
 import apps.report
 from apps.subjects import Subject
 from bench import cases, charts, contests, tables
-from needle_tvm.artifact.cache import CACHE_VARIABLE
-from needle_tvm.errors import UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.child import ChildError
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Calls, Contestant, load_arrays, save_arrays
-from needle_tvm.text import error_line
+from needle_runtime.errors import UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.child import ChildError
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import Calls, Contestant, load_arrays, save_arrays
+from needle_runtime.text import error_line
+from needle_tvm.cache import CACHE_VARIABLE
 
 # Names that begin with "needle" get a column of ratios (see contests.run).
 RULES, OURS, STOCK = "needle, rules alone", "needle, searched", "TVM tune_relax"

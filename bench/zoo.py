@@ -41,9 +41,9 @@ from apps.contestants import SETS
 from bench import charts, contests, tables
 from bench.cpu import kernels
 from bench.zoo_steps import MOST, OURS, STEPS, Found, Subject, groups
-from needle_tvm.errors import InstallError, UsageError
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.child import ChildError
+from needle_runtime.errors import InstallError, UsageError
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.child import ChildError
 
 PEERS = ("torch", "torch-compile", "onnxruntime", "openvino")
 CHECKS = tuple(step for step in STEPS if step != "times")

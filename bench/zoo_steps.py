@@ -17,9 +17,9 @@ import needle_tvm
 from apps.contestants import SETS
 from bench import contests
 from bench.cpu import kernels
-from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude, worst
-from needle_tvm.process.timing import Calls, ClockedCalls, Contestant, save_arrays
-from needle_tvm.text import error_line
+from needle_runtime.artifact.tolerance import MODEL, compare, largest_magnitude, worst
+from needle_runtime.process.timing import Calls, ClockedCalls, Contestant, save_arrays
+from needle_runtime.text import error_line
 
 MOST = {"eager": MODEL, "gradients": 10 * MODEL, "onnx": MODEL, "tuned": MODEL, "imported": MODEL}
 OURS = "needle"

@@ -39,7 +39,7 @@ PAGES = (
     "needle.distributed",
     "needle.onnx",
     "needle_tvm",
-    "needle_tvm.runtime",
+    "needle_runtime",
     "needle_tvm.errors",
 )
 

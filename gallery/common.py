@@ -26,7 +26,7 @@ from scipy.spatial.distance import cdist
 
 import needle as ndl
 import needle_tvm
-from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
+from needle_runtime.artifact.tolerance import MODEL, compare, largest_magnitude
 
 matplotlib.rcParams.update(
     {
@@ -45,8 +45,8 @@ matplotlib.rcParams.update(
 SERVE = """
 import sys
 import numpy as np
-from needle_tvm import runtime
-program = runtime.load(sys.argv[1])
+import needle_runtime
+program = needle_runtime.load(sys.argv[1])
 inputs = np.load(sys.argv[2])
 result = program(*[inputs[name] for name in inputs.files])
 results = result if isinstance(result, (tuple, list)) else [result]

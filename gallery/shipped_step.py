@@ -13,20 +13,20 @@ import subprocess
 import sys
 
 import numpy as np
+from common import Lesson, predict
 from matplotlib.figure import Figure
 
 import needle as ndl
 import needle_tvm
-from common import Lesson, predict
 from needle import nn
 
 # Trains on some batches, from the state in a file or from the shipped state.
 DEVICE = """
 import sys
 import numpy as np
-from needle_tvm import runtime
+import needle_runtime
 folder, first, last, start, end = sys.argv[1:]
-step, reader = runtime.load(f"{folder}/step"), runtime.load(f"{folder}/reader")
+step, reader = needle_runtime.load(f"{folder}/step"), needle_runtime.load(f"{folder}/reader")
 data = np.load(f"{folder}/data.npz")
 if start:
     step.load_state(np.load(f"{folder}/{start}.npz"))

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab.workload import Processor
-from needle_tvm.target import gpu, nvcc
+from needle_runtime.target import gpu
+from needle_runtime.target.gpu import SHARED_BYTES
+from needle_runtime.target.kind import GPU
+from needle_tvm.target import nvcc
 from needle_tvm.target import spec as targets
-from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import GPU
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target

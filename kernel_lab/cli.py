@@ -11,7 +11,7 @@ from pathlib import Path
 from kernel_lab import registry
 from kernel_lab.run import Request, check_arch, run
 from kernel_lab.workload import DEVICES, Case, describe
-from needle_tvm.process.command_line import (
+from needle_runtime.process.command_line import (
     OK,
     Parser,
     check_writable,

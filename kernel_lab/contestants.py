@@ -1,4 +1,4 @@
-"""Factories for needle_tvm.process.timing, which a contest's child processes run.
+"""Factories for needle_runtime.process.timing, which a contest's child processes run.
 
 Each returns (call, outputs) and imports only the modules that its contestant needs.
 """
@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
+from needle_runtime.process.timing import Calls, ClockedCalls, load_arrays
 
 
 def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32") -> Calls:
     """Load a rung's compiled library, which runs without TVM's compiler."""
-    from needle_tvm._tvm.ffi import load_ffi
-    from needle_tvm.runtime.memory import aligned_copy
+    from needle_runtime._tvm.ffi import load_ffi
+    from needle_runtime.memory import aligned_copy
 
     ffi = load_ffi()
     function = ffi.load_module(path)["main"]
@@ -36,9 +36,9 @@ def device_library(
     path: str, inputs: str, output: Sequence[int], dtype: str = "float32"
 ) -> ClockedCalls:
     """Load a rung's library for a GPU; a call is one launch and the wait for it."""
-    from needle_tvm._tvm.ffi import load_cuda_runtime
-    from needle_tvm.runtime.device_clock import contestant
-    from needle_tvm.runtime.memory import CudaMemory
+    from needle_runtime._tvm.ffi import load_cuda_runtime
+    from needle_runtime.device_clock import contestant
+    from needle_runtime.memory import CudaMemory
 
     memory = CudaMemory(0)
     function = load_cuda_runtime().load_module(path)["main"]
@@ -96,7 +96,7 @@ def torch_peer(
 
     if device == "cpu":
         return compute, outputs
-    from needle_tvm.runtime.device_clock import contestant
+    from needle_runtime.device_clock import contestant
 
     return contestant(compute, torch.cuda.synchronize, outputs)
 

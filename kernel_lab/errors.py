@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from needle_tvm.errors import NeedleTVMError, UsageError
+from needle_runtime.errors import NeedleTVMError, UsageError
 
 
 class LabError(NeedleTVMError):

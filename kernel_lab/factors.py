@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from needle_tvm.process.timing import Spread
-from needle_tvm.text import digits, quartiles
+from needle_runtime.process.timing import Spread
+from needle_runtime.text import digits, quartiles
 
 
 def factor(value: float) -> str:

@@ -12,11 +12,11 @@ from kernel_lab import build, peers, roofline
 from kernel_lab.errors import ContestantError, NotCompiled, WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.process import timing
+from needle_runtime.process.threads import available_cores
+from needle_runtime.text import error_line
 from needle_tvm.errors import CudaCompilerError
-from needle_tvm.process import timing
-from needle_tvm.process.threads import available_cores
-from needle_tvm.text import error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target

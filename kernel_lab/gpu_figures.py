@@ -19,8 +19,8 @@ from kernel_lab.rung import Ladder
 from kernel_lab.scaled import scaled_trace
 from kernel_lab.trace import Trace, gpu
 from kernel_lab.workload import Case, describe
-from needle_tvm.errors import NeedleTVMError
-from needle_tvm.process.timing import Progress
+from needle_runtime.errors import NeedleTVMError
+from needle_runtime.process.timing import Progress
 
 _JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's vector access in PTX
 

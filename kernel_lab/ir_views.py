@@ -24,9 +24,9 @@ from kernel_lab.code_counts import (
     x86_counts,
 )
 from kernel_lab.errors import LabError
+from needle_runtime.text import counted
 from needle_tvm.target import nvcc
 from needle_tvm.target.nvcc import Resources, resources
-from needle_tvm.text import counted
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target

@@ -185,7 +185,7 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     threads = request.get("threads") if description is None else description.get("num-cores")
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise TuningError(f"probe: threads={threads!r}: must be a whole number of at least 1")
-    from needle_tvm.process.threads import configure_tvm_threads
+    from needle_runtime.process.threads import configure_tvm_threads
 
     configure_tvm_threads(threads)
     from needle_tvm._tvm.names import make_target, pool_threads
@@ -212,8 +212,8 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
 def _compiled(probe: Probe, target: Any) -> Callable[[], object]:
     import numpy as np
 
+    from needle_runtime.memory import aligned_copy
     from needle_tvm._tvm.names import tvm
-    from needle_tvm.runtime.memory import aligned_copy
 
     function = tvm.tirx.build(probe.module, target=target)["main"]
     arrays = [aligned_copy(np.zeros(shape, np.float32)) for shape in probe.shapes]

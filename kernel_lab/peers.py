@@ -9,8 +9,8 @@ from typing import Any
 
 from kernel_lab.results import RungResult
 from kernel_lab.workload import Size, Workload
-from needle_tvm.process.timing import Contestant
-from needle_tvm.target import host
+from needle_runtime.process.timing import Contestant
+from needle_runtime.target import host
 
 
 @dataclass(frozen=True)

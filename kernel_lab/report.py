@@ -16,8 +16,8 @@ from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.traffic import Traffic, common_size, traffic
 from kernel_lab.workload import Case, describe
-from needle_tvm.process.timing import Spread
-from needle_tvm.text import counted, digits, duration
+from needle_runtime.process.timing import Spread
+from needle_runtime.text import counted, digits, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
 _MARK = '<meta name="generator" content="needle kernel_lab">'  # the template has it, too

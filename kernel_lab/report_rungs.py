@@ -15,7 +15,7 @@ from kernel_lab.scaled import ScaledTrace, scaled_trace
 from kernel_lab.trace import Trace, gpu, statistics
 from kernel_lab.traffic import model_caches
 from kernel_lab.workload import Case, Workload
-from needle_tvm.errors import NeedleTVMError
+from needle_runtime.errors import NeedleTVMError
 
 _LINES = 120  # lines of an excerpt of generated code
 _DETAIL = 160  # steps of the picture that shows single accesses

@@ -19,7 +19,7 @@ from typing import Any
 from kernel_lab.load import BUSY
 from kernel_lab.occupancy import Occupancy
 from kernel_lab.workload import Published
-from needle_tvm.process.timing import Spread
+from needle_runtime.process.timing import Spread
 
 _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 

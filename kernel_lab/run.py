@@ -14,12 +14,12 @@ from kernel_lab.load import busy_share
 from kernel_lab.results import LabResult, Roofline, RungResult, SweepPoint
 from kernel_lab.rung import Ladder, generation
 from kernel_lab.workload import Case, Processor, Size, Workload, describe
-from needle_tvm.process import timing
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import available_cores
-from needle_tvm.process.timing import Progress
-from needle_tvm.target import host
-from needle_tvm.text import counted, error_line
+from needle_runtime.process import timing
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import available_cores
+from needle_runtime.process.timing import Progress
+from needle_runtime.target import host
+from needle_runtime.text import counted, error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target

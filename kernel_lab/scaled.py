@@ -10,7 +10,7 @@ from kernel_lab.rung import Rung
 from kernel_lab.sizes import drawn_size
 from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, trace
 from kernel_lab.workload import Case, Workload, describe
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact.tolerance import compare
 
 PICTURE = 2_500_000  # accesses that can be drawn and counted in a few seconds
 _SMALLEST = 4  # no dimension is made smaller than this

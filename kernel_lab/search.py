@@ -19,11 +19,11 @@ import numpy as np
 from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
-from needle_tvm.artifact.tolerance import compare
-from needle_tvm.errors import NeedleTVMError
-from needle_tvm.process.child import Child, ChildError, Messages
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import thread_environment
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.errors import NeedleTVMError
+from needle_runtime.process.child import Child, ChildError, Messages
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import thread_environment
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.status import Status
 

@@ -10,8 +10,8 @@ from kernel_lab import gpu_figures
 from kernel_lab.factors import factor, with_quartiles
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
-from needle_tvm.process.timing import Spread
-from needle_tvm.text import counted, digits, duration
+from needle_runtime.process.timing import Spread
+from needle_runtime.text import counted, digits, duration
 
 _UNMEASURED = "unmeasured"
 _HEADINGS = ("", "kind", "time", "GFLOP/s", "x naive", "x previous", "expected", "% roof", "error")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernel_lab.errors import LabUsageError
-from needle_tvm.artifact.tolerance import relative_tolerance
+from needle_runtime.artifact.tolerance import relative_tolerance
 
 Array = np.ndarray[Any, Any]
 Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", if present, is a string

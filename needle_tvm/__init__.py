@@ -1,13 +1,13 @@
 """Compile needle models with Apache TVM: translate, fuse, schedule, tune, verify, export, run.
 
-The names below load on first use, so that `needle_tvm.runtime` (which runs an exported model)
-imports neither needle nor TVM's compiler.
+The names below load on first use, so that commands and the reading of artifacts import neither
+needle nor TVM's compiler. `needle_runtime` runs exported models.
 
 For those who change this package:
 
 The folders are stages; docs/architecture.md lists them, and the folders that each may import.
-Errors and commands may quote files and other machines. So `text.printable` escapes the characters
-that a terminal would act on, in the text of every error (`errors`) and in all output of commands.
+Errors and commands may quote files and other machines. So `needle_runtime.text.printable` escapes
+the characters that a terminal would act on, in the text of every error and all output of commands.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from needle_runtime.errors import NeedleTVMError
     from needle_tvm.compiler.compiler import compile, load
     from needle_tvm.compiler.executable import Executable
     from needle_tvm.compiler.jit import jit
     from needle_tvm.compiler.onnx_models import compile_onnx
     from needle_tvm.compiler.torch_models import compile_torch
-    from needle_tvm.errors import MismatchError, NeedleTVMError
+    from needle_tvm.errors import MismatchError
 
 _HOMES = {
     "Executable": "needle_tvm.compiler.executable",

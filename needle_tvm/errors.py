@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from needle_tvm.text import one_line
+from needle_runtime.errors import (
+    ArtifactError,
+    CaptureError,
+    CudaError,
+    EvaluationError,
+    InputError,
+    InstallError,
+    KeyFileError,
+    NeedleTVMError,
+    ParameterError,
+    SignatureError,
+    TargetError,
+    UsageError,
+)
 
-
-class NeedleTVMError(Exception):
-    """Base class of every error that needle_tvm raises on purpose.
-
-    `str()` escapes characters that are not printable: the text may quote a file and is printed on
-    terminals.
-    """
-
-    def __str__(self) -> str:
-        return one_line(super().__str__())
+__all__ = [
+    "ArtifactError",
+    "CacheWarning",
+    "CaptureError",
+    "ClusterError",
+    "CompilationError",
+    "CudaCompilerError",
+    "CudaError",
+    "EagerWarning",
+    "EvaluationError",
+    "InputError",
+    "InstallError",
+    "KeyFileError",
+    "MismatchError",
+    "NeedleTVMError",
+    "ParameterError",
+    "RecompilationWarning",
+    "RecordsError",
+    "ScheduleWarning",
+    "SignatureError",
+    "StageError",
+    "TargetError",
+    "ToolchainError",
+    "TranslationError",
+    "TuningError",
+    "UsageError",
+]
 
 
 class ScheduleWarning(UserWarning):
@@ -33,18 +63,6 @@ class EagerWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The cache cannot be written, so models are compiled anew in each process."""
-
-
-class InstallError(NeedleTVMError):
-    """TVM is missing, or its version and that of tvm-ffi do not fit together."""
-
-
-class UsageError(NeedleTVMError, ValueError):
-    """An argument of a call or a command names something unknown or impossible."""
-
-
-class TargetError(UsageError):
-    """The target is unknown, or this machine cannot compile for it or run it."""
 
 
 class TranslationError(UsageError):
@@ -69,38 +87,6 @@ class ToolchainError(NeedleTVMError):
 
 class CudaCompilerError(ToolchainError):
     """nvcc does not compile the CUDA code."""
-
-
-class CudaError(NeedleTVMError):
-    """A call to the CUDA driver failed."""
-
-
-class CaptureError(CudaError):
-    """Work could not be captured as a CUDA graph."""
-
-
-class InputError(NeedleTVMError, ValueError):
-    """Arguments of a compiled function do not fit its signature."""
-
-
-class ParameterError(NeedleTVMError, ValueError):
-    """Names, shapes or dtypes of weights do not fit the compiled model."""
-
-
-class ArtifactError(NeedleTVMError):
-    """An artifact cannot be written, or must not be loaded."""
-
-
-class SignatureError(ArtifactError):
-    """An artifact is not signed, or not by the required key."""
-
-
-class KeyFileError(NeedleTVMError):
-    """A file does not hold a key to sign with or to check signatures with."""
-
-
-class EvaluationError(NeedleTVMError):
-    """The work was done, but its result is not acceptable."""
 
 
 class RecordsError(NeedleTVMError):

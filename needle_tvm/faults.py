@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from needle_tvm.errors import CompilationError, NeedleTVMError
+from needle_runtime.errors import NeedleTVMError
+from needle_tvm.errors import CompilationError
 
 if TYPE_CHECKING:
     from needle.autograd import Node

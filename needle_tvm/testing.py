@@ -12,13 +12,14 @@ from needle.backend_ndarray import DTYPES, Device
 from needle.op import Op
 from needle.testing import Compiled, OpCheckError
 from needle.trace import trace
+from needle_runtime.artifact import bfloat16
+from needle_runtime.errors import UsageError
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import IRModule, relax, tvm, tvm_ffi
-from needle_tvm.artifact import bfloat16
-from needle_tvm.errors import StageError, TranslationError, UsageError
+from needle_tvm.errors import StageError, TranslationError
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import build_executable
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.stages import STAGES
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options

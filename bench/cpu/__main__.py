@@ -23,9 +23,9 @@ from bench import cases, charts, contests, harness, tables
 from bench.contests import CODE, RUNTIME
 from bench.cpu import ablation, beside, costs, kernels, sizes, tails
 from needle.trace import trace
-from needle_tvm.process import command_line as cli
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant
+from needle_runtime.process import command_line as cli
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Contestant
 
 COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
 DRAWN = 20  # number of randomly drawn models in a run that names no models

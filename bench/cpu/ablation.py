@@ -10,14 +10,14 @@ from typing import Any
 import apps.contestants
 import apps.report
 from bench import cases, compiling, contests
+from needle_runtime.process import command_line as cli
+from needle_runtime.process import timing
+from needle_runtime.process.child import ChildError
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import Contestant
+from needle_runtime.text import error_line
 from needle_tvm.lower import pipeline
-from needle_tvm.process import command_line as cli
-from needle_tvm.process import timing
-from needle_tvm.process.child import ChildError
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Contestant
-from needle_tvm.text import error_line
 
 STAGE = "tuned"
 UNCHANGED = "compiles to the same"

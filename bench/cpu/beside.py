@@ -10,10 +10,10 @@ from typing import Any
 
 import apps.report
 from bench import cases, contests
-from needle_tvm.process.child import load_function
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Calls, Contestant, Spread
-from needle_tvm.text import duration
+from needle_runtime.process.child import load_function
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Calls, Contestant, Spread
+from needle_runtime.text import duration
 
 IN_TURN = "needle, in turn"
 ALONE = (contests.EAGER, cases.TUNED)

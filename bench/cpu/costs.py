@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from bench import compiling, contests
-from needle_tvm.artifact.cache import CACHE_VARIABLE
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Contestant
-from needle_tvm.text import duration
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import Contestant
+from needle_runtime.text import duration
+from needle_tvm.cache import CACHE_VARIABLE
 
 _SECONDS = 600.0  # time limit of a child's answer
 

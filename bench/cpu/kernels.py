@@ -15,12 +15,12 @@ from typing import Any
 from bench import contests
 from kernel_lab import limits as roofline
 from needle.trace import Graph
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import load_arrays
+from needle_runtime.text import duration
 from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
-from needle_tvm.text import duration
 
 TOP = 5  # number of a model's kernels in the table
 
@@ -142,10 +142,10 @@ def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
 
 def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """A service: profile the artifact at `path` on saved `inputs`."""
-    from needle_tvm import runtime
-    from needle_tvm.runtime import profile
+    import needle_runtime
+    from needle_runtime import profile
 
-    program = runtime.load(setup["path"])
+    program = needle_runtime.load(setup["path"])
     inputs = load_arrays(setup["inputs"])
     seconds = profile.profile(program, inputs, 1).plain_seconds
     runs = max(1, min(_RUNS, int(_RUN_SECONDS / seconds)))

@@ -1,5 +1,5 @@
 """One artifact for all sizes, compared with one for only the current size, and with ONNX Runtime
-and OpenVINO with dynamic axes. All are called as users call them, ours by needle_tvm.runtime with
+and OpenVINO with dynamic axes. All are called as users call them, ours by needle_runtime with
 arrays.
 """
 
@@ -17,8 +17,8 @@ import apps.report
 import needle as ndl
 from apps.subjects import Subject
 from bench import cases, contests
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.text import duration
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.text import duration
 
 SIZES = (1, 7, 8, 33, 64)
 LARGEST = 256  # largest size of the artifact for every size

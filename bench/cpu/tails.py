@@ -16,13 +16,13 @@ import numpy as np
 import apps.report
 from apps.contestants import check_agreement
 from bench import cases, contests
-from needle_tvm.process import command_line as cli
-from needle_tvm.process import timing
-from needle_tvm.process.child import Child, load_function
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Contestant, Spread
-from needle_tvm.text import duration
+from needle_runtime.process import command_line as cli
+from needle_runtime.process import timing
+from needle_runtime.process.child import Child, load_function
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import thread_environment
+from needle_runtime.process.timing import Contestant, Spread
+from needle_runtime.text import duration
 
 CASES = (cases.Case("mlp-100", 8), cases.Case("transformer", 8))  # about 20 us and 2 ms
 NEIGHBOURS = (0, 1, 2, 4)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.gpu import host, plan
-from needle_tvm.process import command_line as cli
+from needle_runtime.process import command_line as cli
 from tests import gpu_suite
 
 _SECONDS = 570.0  # less than ten minutes, for hosts that limit a command to ten

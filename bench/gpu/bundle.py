@@ -21,12 +21,12 @@ from typing import Any
 
 from bench.gpu import host, measure, plan
 from bench.gpu.host import CONTESTS, MANIFEST, ROOT, SITE, TREE, Refusal
-from needle_tvm._tvm import versions
-from needle_tvm.process.child import Child, ChildError
-from needle_tvm.process.command_line import progress
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime._tvm import versions
+from needle_runtime.process.child import Child, ChildError
+from needle_runtime.process.command_line import progress
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.text import error_line
 from needle_tvm.target import nvcc
-from needle_tvm.text import error_line
 
 LIMIT = 60_000_000  # bytes of bundle and working tree: a host accepts 64 MiB
 _WORK = ROOT / "build" / "gpu"
@@ -253,8 +253,8 @@ def _jobs(
 def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """A service: compile a case and write its code, without weights, to `path`."""
     import needle_tvm
-    from needle_tvm.artifact.layout import LIBRARY
-    from needle_tvm.artifact.manifest import write_manifest
+    from needle_runtime.artifact.layout import LIBRARY
+    from needle_runtime.artifact.manifest import write_manifest
 
     with scratch_folder("needle-bundle-") as scratch:
         subject = measure.case_of(**setup["case"]).subject(scratch)

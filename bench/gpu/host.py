@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.target import gpu
+from needle_runtime.target import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu" / "bundle.tar.xz"

@@ -26,7 +26,7 @@ _COMPILED = ("torch.compile", "torch.compile, not frozen", "torch.compile, defau
 
 def make_conditions(rounds: int, small: bool) -> argparse.Namespace:
     """Return the options of contests (see `bench.contests`)."""
-    from needle_tvm.process.threads import available_cores
+    from needle_runtime.process.threads import available_cores
 
     return argparse.Namespace(
         rounds=rounds,
@@ -85,7 +85,7 @@ def model(
 ) -> Found:
     """Measure a model: needle's ladder and PyTorch's ways to run it, in one precision."""
     from bench import contests
-    from needle_tvm.process.scratch import scratch_folder
+    from needle_runtime.process.scratch import scratch_folder
 
     case = case_of(**subject)
     ready, missing = artifacts(contest, folder)
@@ -113,8 +113,8 @@ def ladder(
     from kernel_lab.results import RungResult
     from kernel_lab.run import Request, run
     from kernel_lab.workload import describe
-    from needle_tvm.process.scratch import scratch_folder
-    from needle_tvm.process.timing import Contestant, save_arrays
+    from needle_runtime.process.scratch import scratch_folder
+    from needle_runtime.process.timing import Contestant, save_arrays
 
     workload = registry.ladder(name, "cuda").workload
     ready, missing = artifacts(contest, folder)
@@ -156,8 +156,8 @@ def training(
 
     from apps import contestants
     from bench import contests
-    from needle_tvm.process import timing
-    from needle_tvm.process.scratch import scratch_folder
+    from needle_runtime.process import timing
+    from needle_runtime.process.scratch import scratch_folder
 
     case, device = case_of(**subject), conditions.device
     with scratch_folder("needle-gpu-") as scratch:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.gpu import bundle, page
 from bench.gpu import run as bench
 from bench.gpu.host import BUNDLE, ROOT, Refusal
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime.process.scratch import scratch_folder
 
 _PACKAGES = ("numpy>=2.0", "ml_dtypes>=0.5", "rich>=13", "safetensors>=0.8", "pytest>=8")
 _SECONDS = 1800.0

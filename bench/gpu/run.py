@@ -67,8 +67,8 @@ def measured(
 ) -> dict[str, Any] | str:
     """Return the result of a contest, or in one line the reason that it could not be measured."""
     from bench.gpu import measure, smoke
-    from needle_tvm.process.child import Child, ChildError
-    from needle_tvm.text import error_line
+    from needle_runtime.process.child import Child, ChildError
+    from needle_runtime.text import error_line
 
     folder = UNPACKED / CONTESTS / contest.name
     if contest.kind == plan.SMOKE:

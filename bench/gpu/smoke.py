@@ -16,9 +16,9 @@ import numpy as np
 
 from bench.gpu import host, measure
 from bench.gpu.plan import Contest
-from needle_tvm.artifact.tolerance import compare, relative_tolerance
-from needle_tvm.process.child import Child, ChildError
-from needle_tvm.process.timing import load_arrays, save_arrays
+from needle_runtime.artifact.tolerance import compare, relative_tolerance
+from needle_runtime.process.child import Child, ChildError
+from needle_runtime.process.timing import load_arrays, save_arrays
 
 ALLOWED = relative_tolerance("float32", 512)  # the longest sums have 512 terms
 _SECONDS = 40.0  # time limit of each check
@@ -31,7 +31,7 @@ Check = dict[str, Any]
 
 def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
     """Run all checks; each of `checks` has its name, `ok` and, if it failed, `said`."""
-    from needle_tvm.process.scratch import scratch_folder
+    from needle_runtime.process.scratch import scratch_folder
 
     found: list[Check] = []
 
@@ -135,10 +135,10 @@ def compiled(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def _program(path: str, weights: str, inputs: str) -> tuple[Any, list[np.ndarray]]:
+    import needle_runtime
     from apps.contestants import load_named
-    from needle_tvm import runtime
 
-    program = runtime.load(path)
+    program = needle_runtime.load(path)
     program.set_params(load_named(weights))
     return program, load_arrays(inputs)
 

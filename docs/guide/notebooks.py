@@ -193,7 +193,7 @@ def write(folder: Path) -> dict[Path, NotebookNode]:
     name of its chapter; the notebooks by their chapters. Raises NotExecuted."""
     import nbformat
 
-    from needle_tvm.process.threads import available_cores
+    from needle_runtime.process.threads import available_cores
 
     install_kernel()
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,8 @@ import ast
 import math
 import re
 
-from needle_tvm.cli.drawing.boxes import Box, Drawn, Weight, kind_of, steps_of
-from needle_tvm.cli.drawing.svg import svg
+from needle_runtime.cli.drawing.boxes import Box, Drawn, Weight, kind_of, steps_of
+from needle_runtime.cli.drawing.svg import svg
 
 _TENSOR = re.compile(r"R\.Tensor\(\((.*?),?\), dtype='(\w+)'\)")
 _BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int64": 8}

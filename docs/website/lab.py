@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kernel_lab import registry
-from needle_tvm.process.threads import available_cores
+from needle_runtime.process.threads import available_cores
 
 PICTURED = 3  # rungs of a report that get pictures; drawing takes most of the time
 _BACK = '<p><a href="../index.html">All ladders</a> · <a href="../../index.html">needle</a></p>'

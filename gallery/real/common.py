@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+import needle_runtime
 import needle_tvm
-from needle_tvm import runtime
-from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
-from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
+from needle_runtime.artifact.tolerance import MODEL, compare, largest_magnitude
+from needle_runtime.process.timing import Contestant, contest, load_arrays, save_arrays
 
 ROUNDINGS = 4  # allowed multiple of the error of float32 itself: see `Real.rounding`
 Arrays = dict[str, np.ndarray]
@@ -152,7 +152,7 @@ Calls = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
 
 def ours(path: str, inputs: str, count: int) -> Calls:
     """Return a contestant: the exported model, loaded by the runtime and called with arrays."""
-    program = runtime.load(path)
+    program = needle_runtime.load(path)
     return _turns(lambda arrays: program(*arrays), load_arrays(inputs)[:count])
 
 

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-
 from common import Real, options, package_file
+from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]

@@ -14,8 +14,8 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.factors import against
 from kernel_lab.results import LabResult, Roofline, RungResult
 from kernel_lab.traffic import Traffic
-from needle_tvm.process.timing import Spread
-from needle_tvm.text import digits, duration
+from needle_runtime.process.timing import Spread
+from needle_runtime.text import digits, duration
 
 KIND_COLOURS = {
     "naive": MUTED,

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from kernel_lab.diagrams.style import INK, MUTED
 from kernel_lab.trace import LoopValues, Trace
-from needle_tvm.text import counted
+from needle_runtime.text import counted
 
 ROWS = 3  # loops, at most
 TURNS = 64  # turns of a loop, at most

@@ -23,7 +23,7 @@ from kernel_lab.diagrams.style import (
 )
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
-from needle_tvm.text import counted
+from needle_runtime.text import counted
 
 _KEYS = 5  # workers that the legend names; of more, the first, the middle and the last
 

@@ -20,7 +20,7 @@ from kernel_lab.diagrams.style import (
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace, gpu
 from kernel_lab.trace.events import WARP
-from needle_tvm.text import counted
+from needle_runtime.text import counted
 
 PANELS = 4
 SHOWN_SECTORS = 40

@@ -15,7 +15,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace.events import WARP, Trace
-from needle_tvm.text import counted
+from needle_runtime.text import counted
 
 SECTOR = 32  # bytes
 BANKS = 32

@@ -1,5 +1,4 @@
-"""The installed TVM: its names, versions and runtime library. Only `names` imports TVM.
+"""The installed TVM: its names, and what identifies its compiler. Only `names` imports TVM.
 
-`names` has every name that has moved between versions of TVM. `ffi` loads the runtime library, and
-makes each compiled library that it loads use needle's threads.
+`names` has every name that has moved between versions of TVM.
 """

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from needle_runtime._tvm.ffi import register_interrupts, torch_left_out
+from needle_runtime._tvm.versions import INSTALL_HINT
+from needle_runtime.errors import InstallError
+from needle_runtime.process.threads import configure_tvm_threads
 from needle_tvm._tvm import versions
-from needle_tvm._tvm.ffi import register_interrupts, torch_left_out
-from needle_tvm.errors import InstallError
-from needle_tvm.process.threads import configure_tvm_threads
 
 versions.check_pins()
 # TVM uses half of the processors by default, and reads the variable only once.
@@ -38,7 +39,7 @@ try:
 
     register_interrupts(tvm_ffi)
 except ImportError as error:
-    raise InstallError(f"TVM cannot be imported ({error}): {versions.INSTALL_HINT}") from error
+    raise InstallError(f"TVM cannot be imported ({error}): {INSTALL_HINT}") from error
 
 Constant = tvm.ir.expr.Constant
 transform = relax.transform

@@ -1,73 +1,36 @@
-"""The TVM version that needle requires, and installed versions. This module imports neither TVM nor
-needle."""
+"""The installed compiler: whether it is the one that needle requires, and what identifies it. This
+module imports neither TVM nor needle."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from importlib import metadata
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-from needle_tvm.errors import InstallError
-
-# The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
-# `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
-TVM = "0.27.0.post1"
-FFI = "0.1.14.post1"
-
-INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
-
-
-UNKNOWN = "unknown"  # for a package that is installed but has no version
-
-_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # these also have a version file
-_VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
-
-
-@functools.cache
-def installed(distribution: str) -> str | None:
-    """Return the version of an installed `distribution`; None if there is none.
-
-    TVM and tvm-ffi have a version even if they are unpacked without metadata. Imports neither.
-    """
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        folder = _folder(_PACKAGES.get(distribution))
-    try:
-        found = _VERSION.search((folder / "_version.py").read_text()) if folder else None
-    except (OSError, ValueError):
-        found = None
-    return found.group(1) if found else None
+import needle_runtime
+from needle_runtime._tvm.versions import (
+    FFI,
+    INSTALL_HINT,
+    TVM,
+    installed,
+    pair,
+    tvm_library_folder,
+)
+from needle_runtime.errors import InstallError
 
 
 def check_pins() -> None:
     """Raise InstallError unless the installed TVM and tvm-ffi are the pair this project pins."""
     for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
         found = installed(name)
-        if found is None and name == "apache-tvm" and _folder("tvm") is not None:
+        if found is None and name == "apache-tvm" and tvm_library_folder() is not None:
             continue  # unpacked, without a version
         if found != wanted:
             raise InstallError(
                 f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
                 f"(other pairs crash the tuner): {INSTALL_HINT}"
             )
-
-
-def _folder(package: str | None) -> Path | None:
-    """Return the folder of a package, found without importing it."""
-    spec = PathFinder.find_spec(package) if package else None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
-def tvm_library_folder() -> Path | None:
-    """Return the folder of TVM's shared libraries, found without importing TVM; None if missing."""
-    folder = _folder("tvm")
-    return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
 @functools.cache
@@ -103,22 +66,15 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return a SHA-256 of the sources of needle and needle_tvm: an edit is another compiler."""
+    """Return a SHA-256 of the sources of all three packages: an edit is another compiler."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
-    for root in (here.with_name("needle"), here):  # always installed together
+    runtime = Path(needle_runtime.__file__).parent
+    for root in (here.with_name("needle"), here, runtime):  # needle is installed beside needle_tvm
         for path in sorted(p for end in ("py", "cc", "h") for p in root.rglob(f"*.{end}")):
             name = f"{root.name}/{path.relative_to(root)}"
             digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def pair() -> dict[str, str]:
-    """Return the installed versions of TVM and tvm-ffi, which a loaded artifact must match."""
-    return {
-        "tvm": installed("apache-tvm") or TVM,
-        "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
-    }
 
 
 def stamp() -> dict[str, str]:

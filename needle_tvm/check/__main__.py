@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm.errors import InstallError
-from needle_tvm.process import command_line as cli
-from needle_tvm.text import printable
+from needle_runtime.errors import InstallError
+from needle_runtime.process import command_line as cli
+from needle_runtime.text import printable
 
 if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary

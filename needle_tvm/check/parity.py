@@ -13,7 +13,8 @@ import numpy as np
 
 from needle import Tensor, no_grad
 from needle.trace import Graph, trace
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.first_check import FUSION
 from needle_tvm.frontend.bounds import error_bounds
@@ -21,7 +22,6 @@ from needle_tvm.frontend.divergence import first_divergence
 from needle_tvm.frontend.float64_values import evaluate
 from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
-from needle_tvm.target.precision import FLOAT32
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.errors import UsageError
-from needle_tvm.process.command_line import OK
-from needle_tvm.text import counted, one_line, printable
+from needle_runtime.errors import UsageError
+from needle_runtime.process.command_line import OK
+from needle_runtime.text import counted, one_line, printable
 from needle_tvm.tune.records.facts import Kernel, Rejection, Trial
 from needle_tvm.tune.records.store import Store, default_path
 

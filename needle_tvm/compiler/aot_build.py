@@ -18,12 +18,12 @@ from needle.torch.aot_graph import AotGraph, Part
 from needle.torch.execute import Run
 from needle.torch.symbols import Symbols
 from needle.trace import trace
+from needle_runtime import Program, weights
+from needle_runtime.calls import Calls
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import Request
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Source
-from needle_tvm.runtime import Program, weights
-from needle_tvm.runtime.calls import Calls
 
 OPEN_BOUNDS = 4096, 1 << 24  # bounds for sizes without one in PyTorch: the smallest that holds
 

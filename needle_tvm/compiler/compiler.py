@@ -10,20 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact, cache
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.artifact.replacing import undisturbed
+import needle_runtime
+from needle_runtime.artifact import Artifact
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.artifact.replacing import undisturbed
+from needle_runtime.errors import ArtifactError, UsageError
+from needle_runtime.process import command_line
+from needle_runtime.process.forks import loading
+from needle_runtime.process.paths import StrPath
+from needle_runtime.process.turns import turn_of
+from needle_tvm import cache
 from needle_tvm.compiler import first_check
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, check_dims, request
-from needle_tvm.errors import ArtifactError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
-from needle_tvm.process import command_line
-from needle_tvm.process.forks import loading
-from needle_tvm.process.paths import StrPath
-from needle_tvm.process.turns import turn_of
 from needle_tvm.target.spec import TargetSpec
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from needle_tvm._tvm.names import IRModule
 
-    _Opened = tuple[Artifact, runtime.Program | None]
+    _Opened = tuple[Artifact, needle_runtime.Program | None]
     _Module = tuple[IRModule, dict[str, Any]]
 
 
@@ -173,8 +174,8 @@ def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executab
     """Load the exported model at `path`, after verifying it.
 
     `require_signature` (the PEM file of a public key) and the errors are as for
-    `needle_tvm.runtime.load`."""
-    program, params = runtime.load_with_params(path, require_signature)
+    `needle_runtime.load`."""
+    program, params = needle_runtime.load_with_params(path, require_signature)
     return Executable(program.artifact, program, from_cache=True, params=params)
 
 
@@ -203,7 +204,7 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
         artifact = cache.checked(folder)
         artifact.check_versions()
         runs = artifact.obstacle is None
-        return artifact, runtime.Program(artifact, spec.index) if runs else None
+        return artifact, needle_runtime.Program(artifact, spec.index) if runs else None
 
     with loading:
         return undisturbed(folder, read)
@@ -245,11 +246,11 @@ def _is_right(source: Source, folder: Path, asked: Request) -> bool:
     artifact = Artifact.open(folder)
     if artifact.obstacle is not None:
         return False
-    _compare(source, runtime.Program(artifact, asked.spec.index), asked)
+    _compare(source, needle_runtime.Program(artifact, asked.spec.index), asked)
     return True
 
 
-def _compare(source: Source, program: runtime.Program, asked: Request) -> None:
+def _compare(source: Source, program: needle_runtime.Program, asked: Request) -> None:
     """Compare a program with the model. Raises MismatchError if the results differ."""
     asked.say(f"{asked.stage}: comparing with the model")
     program.set_weights(source.weights.values())

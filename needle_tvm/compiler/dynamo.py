@@ -18,9 +18,9 @@ from needle.torch.aot_tracing import (
     composites_whole,
     without_dropout,
 )
+from needle_runtime.process.turns import compiling
 from needle_tvm.compiler.aot_code import Compiled, LeftToPyTorchError, reason_of
 from needle_tvm.compiler.request import request
-from needle_tvm.process.turns import compiling
 
 _WARNED: set[str] = set()
 

@@ -23,11 +23,11 @@ from needle.trace.captures import Surroundings
 from needle.trace.tracer import as_tensor
 from needle.trace.weights import Weights, baked_in, differences
 from needle.trace.writes import Effects
+from needle_runtime import Program
+from needle_runtime.errors import InputError, ParameterError, UsageError
+from needle_runtime.memory import HostMemory
 from needle_tvm.compiler.executable import calls_of
 from needle_tvm.compiler.step_export import Traced
-from needle_tvm.errors import InputError, ParameterError, UsageError
-from needle_tvm.runtime import Program
-from needle_tvm.runtime.memory import HostMemory
 
 _ticks = itertools.count()
 

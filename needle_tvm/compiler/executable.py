@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import needle
+import needle_runtime
 from needle.backend_ndarray import NDArray
 from needle.backend_ndarray.dtypes import DTYPES
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact, trees
-from needle_tvm.artifact.arrays import as_numpy
-from needle_tvm.artifact.function import Function
-from needle_tvm.artifact.golden import Golden
-from needle_tvm.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.artifact.replacing import writing
-from needle_tvm.artifact.summary import summary
-from needle_tvm.artifact.tolerance import estimated_tolerances
-from needle_tvm.errors import ArtifactError, TargetError
+from needle_runtime import weights
+from needle_runtime.artifact import Artifact, trees
+from needle_runtime.artifact.arrays import as_numpy
+from needle_runtime.artifact.function import Function
+from needle_runtime.artifact.golden import Golden
+from needle_runtime.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.artifact.replacing import writing
+from needle_runtime.artifact.summary import summary
+from needle_runtime.artifact.tolerance import estimated_tolerances
+from needle_runtime.calls import Calls
+from needle_runtime.errors import ArtifactError, TargetError
+from needle_runtime.executor import Executor
+from needle_runtime.process.paths import StrPath
+from needle_runtime.random_inputs import random_inputs
+from needle_runtime.state import OwnState, State, stepped
 from needle_tvm.frontend import reference
 from needle_tvm.frontend.source import FixedWeights, Source, Weights, to_numpy
-from needle_tvm.process.paths import StrPath
-from needle_tvm.runtime import weights
-from needle_tvm.runtime.calls import Calls
-from needle_tvm.runtime.executor import Executor
-from needle_tvm.runtime.random_inputs import random_inputs
-from needle_tvm.runtime.state import OwnState, State, stepped
 
 if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
@@ -63,7 +63,7 @@ class Executable:
     def __init__(
         self,
         artifact: Artifact,
-        program: runtime.Program | None,
+        program: needle_runtime.Program | None,
         *,
         from_cache: bool = False,
         source: Source | None = None,
@@ -89,7 +89,7 @@ class Executable:
         return summary(type(self).__name__, artifact.manifest, artifact.main, **cannot)
 
     @property
-    def program(self) -> runtime.Program:
+    def program(self) -> needle_runtime.Program:
         """The loaded code. Raises TargetError if this machine cannot run it."""
         if self._program is None:
             raise TargetError(self.artifact.obstacle)
@@ -116,7 +116,7 @@ class Executable:
         Buffers that are not in a `state_dict` may be left out. The model's state, if it has one,
         then starts from its values in `params` and is no longer shared with the model.
 
-        Raises ParameterError as `runtime.Program.set_params` does.
+        Raises ParameterError as `needle_runtime.Program.set_params` does.
         """
         given = params
         if isinstance(params, Mapping):
@@ -240,7 +240,7 @@ def _named(main: Function, state: Sequence[Any]) -> Arrays:
     }
 
 
-def calls_of(program: runtime.Program) -> Calls:
+def calls_of(program: needle_runtime.Program) -> Calls:
     """Return calls of a program that produce Tensors."""
     executor = program.executor
     stored = _result(executor)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime import Program
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.calls import Calls
 from needle_tvm.errors import MismatchError
 from needle_tvm.frontend.source import Array, Source
-from needle_tvm.runtime import Program
-from needle_tvm.runtime.calls import Calls
 from needle_tvm.stages import STAGES
 
 FUSION = "no single operation: the fault is in their fusion"

@@ -23,15 +23,16 @@ from needle.trace import trace_flat
 from needle.trace.captures import Surroundings, found_in
 from needle.trace.graph import is_tensor
 from needle.trace.weights import differences
+from needle_runtime.errors import UsageError
+from needle_runtime.process.paths import StrPath
+from needle_runtime.text import counted
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.entries import Compiled, Eager, Entry, Stepped
 from needle_tvm.compiler.request import Choices, check_dims, request
 from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
 from needle_tvm.compiler.step_export import Traced, executable
-from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
+from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError
 from needle_tvm.frontend.model import source_of
-from needle_tvm.process.paths import StrPath
-from needle_tvm.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -214,7 +215,7 @@ class Jit:
         self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None
     ) -> Path:
         """Write the function, as compiled for the last call, to the folder `path`: an artifact that
-        `needle_tvm.load` and `needle_tvm.runtime.load` open.
+        `needle_tvm.load` and `needle_runtime.load` open.
 
         All values that the function writes become the artifact's state, with their current values:
         weights, an optimizer's moments and counts, statistics, averages, the random numbers'
@@ -238,7 +239,7 @@ class Jit:
         >>> x = np.ones(2, "float32")
         >>> first = step(x)
         >>> folder = step.export("step")
-        >>> program = needle_tvm.runtime.load("step")
+        >>> program = needle_runtime.load("step")
         >>> float(program(x)), program.state()["weight"].tolist()
         (0.5, [0.25, 0.25])
         """

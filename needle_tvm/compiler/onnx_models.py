@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from needle.errors import DimError, ModelError, ShapeError, TraceError
+from needle_runtime.errors import InstallError, NeedleTVMError, UsageError
 from needle_tvm.compiler.compiler import compile
-from needle_tvm.errors import InstallError, NeedleTVMError, TranslationError, UsageError
+from needle_tvm.errors import TranslationError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

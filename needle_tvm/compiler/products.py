@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact, trees
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.errors import StageError, TargetError
+import needle_runtime
+from needle_runtime import cuda_driver, memory
+from needle_runtime.artifact import Artifact, trees
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.errors import TargetError
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.random_inputs import random_inputs
+from needle_runtime.target import cublas, gpu
+from needle_runtime.target.precision import FLOAT32
+from needle_tvm.errors import StageError
 from needle_tvm.lower.variant import Choice, Measure, Variant
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.runtime import cuda_driver, memory
-from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.stages import CUBLAS, MEASURED, OWN, PRODUCTS
-from needle_tvm.target import cublas, gpu
-from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def measure_on(spec: TargetSpec) -> Measure:
             notes = build.write_library(module, target, folder)
             manifest = build.describe(signature, module, spec, target, notes)
             write_manifest(folder, manifest)
-            program = runtime.Program(Artifact.open(folder), spec.index)
+            program = needle_runtime.Program(Artifact.open(folder), spec.index)
         return _seconds_of(program)
 
     return seconds
@@ -135,7 +136,7 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
     }
 
 
-def _seconds_of(program: runtime.Program) -> float:
+def _seconds_of(program: needle_runtime.Program) -> float:
     """Return the seconds of one call, from a CUDA graph of several calls, which leaves out the
     host's work between kernels.
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from needle_runtime.errors import UsageError
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.compiler import products as libraries
-from needle_tvm.errors import StageError, UsageError
+from needle_tvm.errors import StageError
 from needle_tvm.lower.variant import Variant
 from needle_tvm.stages import OWN
 from needle_tvm.target import precision
-from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec, resolve
 from needle_tvm.tune.options import Options
 

@@ -19,7 +19,7 @@ from needle.common import tree
 from needle.nn import Module
 from needle.trace.graph import is_tensor
 from needle.trace.tracer import as_tensor
-from needle_tvm.errors import InputError, UsageError
+from needle_runtime.errors import InputError, UsageError
 
 Key = tuple[Any, ...]
 Args = tuple[Any, ...]

@@ -20,12 +20,12 @@ from needle.sizes.dims import Expression
 from needle.sizes.extents import at_sizes
 from needle.trace import Graph, trace_flat
 from needle.trace.writes import Effects, Slot
+from needle_runtime.errors import UsageError
+from needle_runtime.state import OwnState
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Request
-from needle_tvm.errors import UsageError
 from needle_tvm.frontend.model import source_of
-from needle_tvm.runtime.state import OwnState
 
 CALLS = "calls"  # the name of the number of calls, in the state
 

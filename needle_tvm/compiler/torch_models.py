@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from needle.errors import DimError, ModelError, TraceError, UnsupportedError
 from needle.sizes.dims import Expression
 from needle.trace import Graph
-from needle_tvm._tvm.ffi import read_symbols
+from needle_runtime._tvm.ffi import read_symbols
+from needle_runtime.errors import InstallError, UsageError
+from needle_runtime.process.turns import compiling
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
-from needle_tvm.errors import InstallError, TranslationError, UsageError
+from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.loaded_models import described, graph_of, with_ranges
 from needle_tvm.frontend.model import source_of, with_updates
 from needle_tvm.frontend.source import Array, FixedWeights, Source
-from needle_tvm.process.turns import compiling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

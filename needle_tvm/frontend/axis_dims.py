@@ -12,7 +12,7 @@ from typing import Any
 from needle.sizes.dims import Dim, Expression
 from needle.sizes.extents import line_of
 from needle.trace import Graph
-from needle_tvm.errors import UsageError
+from needle_runtime.errors import UsageError
 
 
 def axis_dims(graph: Graph) -> dict[Dim, Any]:

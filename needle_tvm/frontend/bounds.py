@@ -24,10 +24,15 @@ from needle.op.subgraph import Body, reference_of
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
 from needle.testing import tolerance
-from needle_tvm.artifact.tolerance import compare, identical, largest_magnitude, operand_tolerance
+from needle_runtime.artifact.tolerance import (
+    compare,
+    identical,
+    largest_magnitude,
+    operand_tolerance,
+)
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.errors import MismatchError
 from needle_tvm.faults import named, sentence
-from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
     from needle.autograd import Node

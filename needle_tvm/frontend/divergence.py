@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
+import needle_runtime
 from needle.autograd import Node
 from needle.trace import Graph
 from needle.trace.writes import Effects
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact, trees
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact import Artifact, trees
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.lower import build
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec, resolve
 
 
@@ -30,7 +30,7 @@ def first_divergence(
     arrays: Sequence[np.ndarray[Any, Any]],
     expected: Mapping[Node, Any],
     stage: str,
-    program: runtime.Program,
+    program: needle_runtime.Program,
 ) -> str | None:
     """Return name and module of the first op, in topological order, that `stage` computes wrongly;
     None if every op is right.
@@ -58,7 +58,7 @@ def first_divergence(
         build.write_library(module, target, folder)
         manifest = build.describe(lowering.signature(probe), module, spec, target, {})
         write_manifest(folder, manifest)
-        probed = runtime.Program(Artifact.open(folder), spec.index)
+        probed = needle_runtime.Program(Artifact.open(folder), spec.index)
         probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = probed.run(arrays)
     for node, result in zip(nodes, results, strict=True):
@@ -69,7 +69,7 @@ def first_divergence(
     return None
 
 
-def _target_of(program: runtime.Program) -> TargetSpec:
+def _target_of(program: needle_runtime.Program) -> TargetSpec:
     """Return the target of this machine's device of the program's kind."""
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")

@@ -12,9 +12,9 @@ from needle.autograd.tensor import Tensor
 from needle.errors import DimError
 from needle.trace import Graph, trace_flat
 from needle.trace.captures import found_in
-from needle_tvm.artifact.arrays import as_numpy
-from needle_tvm.artifact.function import digest_of
-from needle_tvm.errors import UsageError
+from needle_runtime.artifact.arrays import as_numpy
+from needle_runtime.artifact.function import digest_of
+from needle_runtime.errors import UsageError
 from needle_tvm.frontend.model import source_of, with_updates
 from needle_tvm.frontend.shapes import described_shape
 from needle_tvm.frontend.source import Source

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from needle.trace.graph import positional_names
+from needle_runtime.artifact import trees
+from needle_runtime.process.turns import in_turn
 from needle_tvm._tvm.names import IRModule, Target
-from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.axis_dims import axis_dims
 from needle_tvm.frontend.indices import index_ranges
@@ -16,7 +17,6 @@ from needle_tvm.frontend.translate import translate
 from needle_tvm.frontend.unroll import unrolled
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
-from needle_tvm.process.turns import in_turn
 from needle_tvm.target.info import target_info
 
 if TYPE_CHECKING:

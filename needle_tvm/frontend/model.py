@@ -13,13 +13,13 @@ from needle.autograd.shapes import Spec
 from needle.errors import DimError
 from needle.sizes.dims import bounds_of
 from needle.trace import Graph, trace
-from needle_tvm.errors import UsageError
+from needle_runtime.errors import UsageError
 from needle_tvm.frontend import bounds, reference
 from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import Source, to_numpy
 
 if TYPE_CHECKING:
-    from needle_tvm import runtime
+    import needle_runtime
     from needle_tvm._tvm.names import IRModule, Target
     from needle_tvm.lower.variant import Variant
 
@@ -99,7 +99,7 @@ def _explained(graph: Graph, inputs: list[Any], found: list[Any], precision: str
 
 
 def _divergence(
-    graph: Graph, inputs: list[Any], program: runtime.Program, stage: str
+    graph: Graph, inputs: list[Any], program: needle_runtime.Program, stage: str
 ) -> str | None:
     from needle_tvm.frontend.divergence import first_divergence
     from needle_tvm.frontend.float64_values import evaluate

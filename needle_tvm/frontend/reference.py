@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from needle.backend_ndarray import NDArray
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.errors import MismatchError
 from needle_tvm.faults import named
 from needle_tvm.frontend.bounds import error_bounds
-from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
     from needle.autograd import Node

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from needle.sizes.dims import Dim, dims_of, size_of
-from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
-from needle_tvm.errors import InputError, UsageError
+from needle_runtime.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
+from needle_runtime.errors import InputError, UsageError
 
 Array = np.ndarray[Any, Any]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
+    from needle_runtime import Program
+    from needle_runtime.state import State
     from needle_tvm._tvm.names import IRModule, Target
-    from needle_tvm.runtime import Program
-    from needle_tvm.runtime.state import State
 
 Array = np.ndarray[Any, Any]
 
@@ -88,6 +88,6 @@ class Source:
 
 def to_numpy(value: Any) -> Array:
     """Convert a Tensor, an NDArray or anything NumPy understands to a NumPy array."""
-    from needle_tvm.artifact.arrays import as_numpy
+    from needle_runtime.artifact.arrays import as_numpy
 
     return value.numpy() if hasattr(value, "numpy") else as_numpy(value, "array")

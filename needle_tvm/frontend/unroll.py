@@ -13,7 +13,7 @@ from needle.autograd.node import Node, OpRules
 from needle.op.subgraph import Body
 from needle.ops import Cond, MakeTuple, Scan, TupleGetItem, WhileLoop
 from needle.trace.graph import Graph
-from needle_tvm.errors import TargetError
+from needle_runtime.errors import TargetError
 
 
 def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import islice
 
+from needle_runtime.target.kind import CPU
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import knob_candidates
 from needle_tvm.kernels.conv.cpu_windows import windows
@@ -19,7 +20,6 @@ from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import rules
 from needle_tvm.kernels.scheduled import mark_scheduled, schedule_each
-from needle_tvm.target.kind import CPU
 from needle_tvm.tir.extents import note_bounds, symbols_of
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction

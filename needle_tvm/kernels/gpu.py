@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent
 from needle_tvm.kernels.dlight import by_dlight
 from needle_tvm.kernels.reduce.gpu.nan import keeping_nan
 from needle_tvm.kernels.rule import rules
 from needle_tvm.kernels.scheduled import is_scheduled, mark_scheduled, schedule_each
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import gpu, knob_candidates
 from needle_tvm.kernels.dlight import DLIGHT, by_dlight
 from needle_tvm.kernels.rule import Rule, rules
-from needle_tvm.target.kind import GPU
 
 _MOST = 32  # knobs tried per rule, in the rule's order
 

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from needle_runtime.target.kind import CPU
 from needle_tvm import kernels
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels import blocks
-from needle_tvm.target.kind import CPU
 from needle_tvm.tir.functions import NODES, nodes_in
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import cpu, gpu, gpu_knobs
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tir.extents import note_bounds
 
 

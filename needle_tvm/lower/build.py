@@ -10,6 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from needle_runtime.artifact.layout import LIBRARY, SCRIPT
+from needle_runtime.errors import ArtifactError, TargetError
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.turns import compiling, in_turn
+from needle_runtime.target import cublas, host
 from needle_tvm._tvm import versions
 from needle_tvm._tvm.names import (
     IRModule,
@@ -20,8 +25,7 @@ from needle_tvm._tvm.names import (
     target_fields,
     tvm,
 )
-from needle_tvm.artifact.layout import LIBRARY, SCRIPT
-from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
+from needle_tvm.errors import ToolchainError
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense.gpu import library_products
 from needle_tvm.lower import cuda_graph, pipeline
@@ -33,9 +37,7 @@ from needle_tvm.lower.libraries import build_executable, build_objects, compiled
 from needle_tvm.lower.linking import object_code
 from needle_tvm.lower.merge_kernels import BY_KERNEL
 from needle_tvm.lower.variant import Variant
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.turns import compiling, in_turn
-from needle_tvm.target import cublas, host, nvcc
+from needle_tvm.target import nvcc
 from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import TargetSpec
 from needle_tvm.tir.extents import bounds_of
@@ -128,7 +130,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
                 objects[-1].write_bytes(code)
             if library_products.is_used(module):
                 libraries.append(temporary / f"{cublas.LIBRARY}.o")
-                libraries[0].write_bytes(compiled_function(cublas.SOURCE))
+                libraries[0].write_bytes(compiled_function(library_products.SOURCE))
             linked = temporary / LIBRARY
             export_library(
                 executable, linked, compile_cuda, [*objects, *libraries], code=_machine(target)

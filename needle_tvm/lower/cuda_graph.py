@@ -3,7 +3,7 @@
 A graph is replayed with the addresses at its capture: those of inputs, outputs, weights and all
 intermediates. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
 output, and assumes that weights never move. Here the runtime keeps its own buffers for inputs
-(`needle_tvm/runtime/replay.py`), and captures the graph again for other weights.
+(`runtime/needle_runtime/replay.py`), and captures the graph again for other weights.
 
 `cuda_graph` marks the `main` of a scheduled module if
 - all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,

@@ -10,6 +10,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
+from needle_runtime.process.forks import loading
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.turns import compiling
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
@@ -28,9 +31,6 @@ from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import cxx_compiler, run
 from needle_tvm.lower.split_module import Part, called_by_one, pipelined, split
-from needle_tvm.process.forks import loading
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.turns import compiling
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER

@@ -18,6 +18,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from needle_runtime.target.kind import CPU, GPU
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm._tvm.names import IRModule, PassContext, Target, transform
 from needle_tvm.errors import StageError
 from needle_tvm.faults import blamed_on
@@ -65,8 +67,6 @@ from needle_tvm.lower.merge_kernels import merge_kernels
 from needle_tvm.lower.separate_tuple_fields import separate_tuple_fields
 from needle_tvm.lower.sizes_in_shapes import sizes_in_shapes
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
-from needle_tvm.target.precision import FLOAT32
 
 Pass = Callable[[IRModule, Target], IRModule]
 
@@ -286,7 +286,7 @@ def by_library(
 
 
 def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
-    """Round the operands of a pipeline's matmuls to `precision` (`needle_tvm.target.precision`).
+    """Round the operands of a pipeline's matmuls to `precision` (`needle_runtime.target.precision`).
 
     On a CPU, attention is then not fused into one kernel, since its matmuls could not be narrowed.
     On a GPU it is fused, in float32: keeping the scores on the chip is worth more than fast

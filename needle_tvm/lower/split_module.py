@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+from needle_runtime.process.threads import available_cores
 from needle_tvm._tvm.names import IRModule, relax, s_tir, tirx, tvm
-from needle_tvm.process.threads import available_cores
 from needle_tvm.tir.functions import NODES, calls_of, nodes_in
 
 T = TypeVar("T")

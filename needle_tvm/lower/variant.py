@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm.stages import CUBLAS, OWN
-from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
     from needle_tvm.kernels.dense.gpu.library_products import Product

@@ -1,5 +1,4 @@
-"""Targets of compilation: CPUs and GPUs, their precisions, and the tools that belong to them.
+"""Targets of compilation: CPUs and GPUs, and the tools that belong to them.
 
-`spec` resolves the `target` of `compile`. `features` reads the processor's features, and `host`
-describes this machine; artifacts check the features that they need.
+`spec` resolves the `target` of `compile`. `needle_runtime.target` describes the machine itself.
 """

@@ -9,8 +9,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from needle_tvm.target import gpu, kind
-from needle_tvm.target.features import FEATURES, Vectors
+from needle_runtime.target import gpu, kind
+from needle_runtime.target.features import FEATURES, Vectors
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target

@@ -14,8 +14,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from needle_tvm.errors import CudaCompilerError, TargetError
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime.errors import TargetError
+from needle_runtime.process.scratch import scratch_folder
+from needle_tvm.errors import CudaCompilerError
 
 _SECONDS = 600  # a large model's module has a hundred kernels in one source
 

@@ -1,40 +1,20 @@
-"""The precision of matmuls' and convolutions' operands: float32, or rounded to a narrower dtype.
+"""Whether a target has instructions for a precision of matmuls' operands.
 
-`compiler.request` checks it. This module imports neither needle nor TVM.
-
-| precision | significant bits | range of magnitudes | on |
-|---|---|---|---|
-| float32 | 24 | 1e-38 to 3e38 | every target |
-| tf32 | 11 | as float32's | GPUs from sm_80 on; has no storage of its own |
-| float16 | 11 | 6e-5 (6e-8 with fewer bits) to 65504 | every target |
-| bfloat16 | 8 | as float32's | CPUs, GPUs from sm_80 on |
-
-Sums are float32 for all operands, and so is everything outside matmuls and convolutions.
-The product of two rounded operands is exact in float32, except for its smallest values.
+`compiler.request` checks it; `needle_runtime.target.precision` describes the precisions.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from needle_runtime.errors import TargetError, UsageError
+from needle_runtime.target import gpu
+from needle_runtime.target.precision import FLOAT32, PRECISIONS
+from needle_tvm.errors import StageError
+from needle_tvm.target.spec import TargetSpec
 
-from needle_tvm.errors import StageError, TargetError, UsageError
-from needle_tvm.target import gpu
-
-FLOAT32 = "float32"
-PRECISIONS = (FLOAT32, "tf32", "float16", "bfloat16")
 _SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multiply them
 
 
-class Target(Protocol):
-    """The facts of a target that the check needs; `target.spec.TargetSpec` has them."""
-
-    @property
-    def is_gpu(self) -> bool: ...
-    @property
-    def fields(self) -> dict[str, Any]: ...
-
-
-def check(dtype: str | None, spec: Target, stage: str) -> str:
+def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
     """Return the precision that `dtype` names; None means float32.
 
     Raises UsageError for an unknown name, TargetError if the target `spec` has no instructions for

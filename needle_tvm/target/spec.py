@@ -13,11 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm.errors import TargetError, UsageError
-from needle_tvm.process.threads import available_cores, check_threads
-from needle_tvm.target import gpu, host, nvcc
-from needle_tvm.target.features import FEATURES
-from needle_tvm.target.kind import CPU, GPU
+from needle_runtime.errors import TargetError, UsageError
+from needle_runtime.process.threads import available_cores, check_threads
+from needle_runtime.target import gpu, host
+from needle_runtime.target.features import FEATURES
+from needle_runtime.target.kind import CPU, GPU
+from needle_tvm.target import nvcc
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target

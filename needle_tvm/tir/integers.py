@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from needle_runtime.target.kind import CPU
 from needle_tvm._tvm.names import IRModule, PrimFunc, Target, tirx, tvm, tvm_ffi
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 

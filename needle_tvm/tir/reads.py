@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from needle_runtime.text import counted
 from needle_tvm._tvm.names import te, tirx, tvm, tvm_ffi
-from needle_tvm.text import counted
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
 
 

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from needle_runtime.target.kind import CPU
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
@@ -26,7 +27,6 @@ from needle_tvm._tvm.names import (
     tvm_ffi,
 )
 from needle_tvm.target.info import TargetInfo, target_info
-from needle_tvm.target.kind import CPU
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 from needle_tvm.tir.vector_angles import cosine, power, remainder, sine

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm import names as tvm_names
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import facts

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm.ffi import native
+from needle_runtime._tvm.ffi import native
+from needle_runtime.process.threads import configure_tvm_threads
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm.names import IRModule, Target, tvm
 from needle_tvm.errors import ToolchainError, TuningError
 from needle_tvm.lower import linking
 from needle_tvm.lower.gpu_code import export_library, module_of_library
 from needle_tvm.lower.libraries import for_llvm, pass_options
-from needle_tvm.process.threads import configure_tvm_threads
 from needle_tvm.target import nvcc
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
 
 
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from needle_runtime.errors import NeedleTVMError
+from needle_runtime.process.child import Messages
+from needle_runtime.text import counted, error_line
 from needle_tvm._tvm.names import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
-from needle_tvm.errors import NeedleTVMError, TuningError
+from needle_tvm.errors import TuningError
 from needle_tvm.kernels.search_interface import rules_of
-from needle_tvm.process.child import Messages
-from needle_tvm.text import counted, error_line
 from needle_tvm.tune import space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.measure.cluster import LOST

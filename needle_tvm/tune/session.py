@@ -13,15 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from needle_runtime.errors import TargetError
+from needle_runtime.process.child import Child, ChildError
+from needle_runtime.process.threads import available_cores, thread_environment
+from needle_runtime.text import counted
 from needle_tvm._tvm.names import IRModule, PrimFunc, tvm
-from needle_tvm.errors import TargetError, TuningError
+from needle_tvm.errors import TuningError
 from needle_tvm.kernels.blocks import work
 from needle_tvm.kernels.scheduled import is_scheduled, mark_scheduled
 from needle_tvm.kernels.search_interface import rules_of
-from needle_tvm.process.child import Child, ChildError
-from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target.spec import TargetSpec
-from needle_tvm.text import counted
 from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tir.functions import calls_of, prim_funcs
 from needle_tvm.tune.options import Options

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Schedule, Target, ms
 from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
 _POPULATION = 64  # schedules; TVM's default is 512, and a batch takes 8 to 16 of them

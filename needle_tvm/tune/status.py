@@ -1,4 +1,4 @@
-"""The progress of a running search, and one line about its results.
+"""The progress of a running search.
 
 `search` sends it from its process, `session` passes it to the caller's `progress`, and the command
 lines display it. This module uses only the standard library.
@@ -6,11 +6,10 @@ lines display it. This module uses only the standard library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from needle_tvm.text import counted, digits
+from needle_runtime.text import counted, digits
 
 SEARCHING = "searching"  # the phase in which the budget is spent
 
@@ -84,17 +83,6 @@ class Status:
             text += f" ({self.resumed} resumed)"
         text += f", {clock(self.seconds)}"
         return text if self.left is None else f"{text}, {clock(self.left)} left"
-
-
-def summary(notes: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line about a search's results, from the manifest's `tuning` notes."""
-    taken = [note for note in notes if note["chosen"] == "search"]
-    tried = sum(note["trials"] for note in notes)
-    rejected = sum(sum(note["rejected"].values()) for note in notes)
-    text = f"{counted(tried, 'trial')} over {counted(len(notes), 'kernel')}, {rejected} rejected: "
-    text += f"{len(taken)} faster than our rules"
-    gains = sorted(note["speedup"] for note in taken if note.get("speedup"))
-    return f"{text} ({gains[0]:.2f} to {gains[-1]:.2f} times)" if gains else text
 
 
 def clock(seconds: float) -> str:

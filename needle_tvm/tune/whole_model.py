@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle_tvm import runtime
-from needle_tvm.artifact.layout import PARAMS
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant, Outputs, contest, ratio
-from needle_tvm.runtime.random_inputs import random_inputs
+import needle_runtime
+from needle_runtime.artifact.layout import PARAMS
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.timing import Contestant, Outputs, contest, ratio
+from needle_runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
@@ -70,7 +70,7 @@ def compare(
 
 def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
     """Load an artifact for the timed process: one inference on random inputs, run to completion."""
-    program = runtime.load(path, device=device)
+    program = needle_runtime.load(path, device=device)
     executor = program.executor
     tensors = executor.convert(random_inputs(program.artifact))
 

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "common/gil.h"
+#include "python/gil.h"
 #include "common/view.h"
 
 namespace needle {

@@ -7,7 +7,7 @@
 
 #include "common/device.h"
 #include "cpu/kernel_table.h"
-#include "cpu/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace needle {
 namespace device {

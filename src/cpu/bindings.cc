@@ -5,7 +5,7 @@
 #include "cpu/grid.h"
 #include "cpu/kernel_table.h"
 #include "cpu/scan.h"
-#include "cpu/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "cpu/kernel_table.h"
 #include "cpu/scan.h"
 #include "cpu/scratch.h"
-#include "cpu/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace needle {
 namespace device {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "common/view.h"
-#include "cpu/thread_pool.h"
+#include "threads/thread_pool.h"
 
 namespace needle {
 

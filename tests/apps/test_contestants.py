@@ -7,7 +7,7 @@ from apps import contestants, models
 from apps.contestants import SETS
 from apps.subjects import Subject
 from bench import cases
-from needle_tvm.process.child import load_function
+from needle_runtime.process.child import load_function
 
 
 @pytest.mark.parametrize(

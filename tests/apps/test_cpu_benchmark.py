@@ -8,8 +8,8 @@ from bench import cases, charts
 from bench.cpu import __main__ as cpu
 from bench.cpu import ablation, costs, kernels
 from kernel_lab.limits import Limits
-from needle_tvm.process.child import ChildError
-from needle_tvm.process.timing import Contestant
+from needle_runtime.process.child import ChildError
+from needle_runtime.process.timing import Contestant
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,10 @@ import needle_tvm
 from apps import ladder, models
 from apps.contestants import build_model
 from needle import Tensor
+from needle_runtime.target import gpu
+from needle_runtime.target.precision import PRECISIONS
 from needle_tvm.stages import STAGES
-from needle_tvm.target import gpu, nvcc
-from needle_tvm.target.precision import PRECISIONS
+from needle_tvm.target import nvcc
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 

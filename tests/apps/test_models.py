@@ -11,8 +11,8 @@ from apps import models
 from apps.contestants import build_model
 from apps.models import language
 from needle.testing import assert_close
+from needle_runtime.process.child import load_function
 from needle_tvm.check import parity
-from needle_tvm.process.child import load_function
 from needle_tvm.stages import STAGES
 
 pytestmark = pytest.mark.slow

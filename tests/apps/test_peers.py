@@ -11,7 +11,7 @@ import apps.peers
 from apps import models
 from apps.contestants import CODE
 from bench import cases, contests
-from needle_tvm.process import timing
+from needle_runtime.process import timing
 
 pytestmark = pytest.mark.slow
 

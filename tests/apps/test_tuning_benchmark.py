@@ -6,8 +6,8 @@ import pytest
 
 import apps.contestants
 from bench import cases, tuning
-from needle_tvm.process import timing
-from needle_tvm.process.child import ChildError
+from needle_runtime.process import timing
+from needle_runtime.process.child import ChildError
 
 pytestmark = pytest.mark.slow
 

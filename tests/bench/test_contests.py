@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench import contests, tables
-from needle_tvm.process import timing
+from needle_runtime.process import timing
 
 OURS = "needle tuned"
 

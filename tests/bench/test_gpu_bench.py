@@ -17,8 +17,8 @@ pytest.importorskip("tvm", reason="the benchmarks need the [tvm] extra")
 from bench.gpu import __main__ as gpu
 from bench.gpu import bundle, host, measure, page, plan, run, smoke
 from kernel_lab import registry
-from needle_tvm.process import child
-from needle_tvm.target import gpu as gpus
+from needle_runtime.process import child
+from needle_runtime.target import gpu as gpus
 from tests.needle_tvm import emulated_gpu
 
 HERE = host.Host("NVIDIA H200", "sm_90", "580.1")

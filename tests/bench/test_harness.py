@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from bench import harness
-from needle_tvm.errors import UsageError
+from needle_runtime.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ pytest.importorskip("sklearn")
 from apps.contestants import check_agreement
 from bench import contests, training_calls, training_steps
 from bench.training_models import MODELS
-from needle_tvm.process import child, timing
+from needle_runtime.process import child, timing
 
 EAGER, OURS, TORCH = contests.EAGER, training_steps.OURS, training_steps.TORCH
 FEW = ["--rounds", "1", "--block-seconds", "0.01"]

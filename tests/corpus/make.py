@@ -32,12 +32,12 @@ from needle.torch.arrays import array_of
 from needle.torch.loading import loaded
 from needle.trace import trace
 from needle.trace.graph import Graph
+from needle_runtime.errors import UsageError
 from needle_tvm.check.campaign import draw, judge
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.torch.recipes import draw as draw_torch
 from needle_tvm.check.campaign.verdicts import REFUSALS
 from needle_tvm.compiler.torch_models import traced
-from needle_tvm.errors import UsageError
 from needle_tvm.frontend.bounds import Evaluation, Expected
 from needle_tvm.lower.libraries import unoptimized
 

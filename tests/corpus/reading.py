@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact.tolerance import compare
 
 FOLDER = Path(__file__).parent / "programs"
 ONNX, PT2, SOURCE = "model.onnx", "model.pt2", "source.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from needle_runtime.artifact.tolerance import compare, relative_tolerance
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import te, tirx
-from needle_tvm.artifact.tolerance import compare, relative_tolerance
 
 
 def schedule(*tensors):

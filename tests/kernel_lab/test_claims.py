@@ -13,7 +13,7 @@ from kernel_lab import build, ir_views, registry
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, describe
-from needle_tvm.artifact.tolerance import compare
+from needle_runtime.artifact.tolerance import compare
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

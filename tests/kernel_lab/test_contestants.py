@@ -10,9 +10,9 @@ except ImportError:
 
 from kernel_lab import contestants, peers, registry
 from kernel_lab.workload import describe
-from needle_tvm.artifact.tolerance import compare
-from needle_tvm.target import host
-from needle_tvm.target.features import Processor
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.target import host
+from needle_runtime.target.features import Processor
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

@@ -12,8 +12,9 @@ from kernel_lab.results import RungResult
 from kernel_lab.rung import Ladder
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, describe
-from needle_tvm.artifact.tolerance import compare
-from needle_tvm.errors import CudaCompilerError, TargetError
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.errors import TargetError
+from needle_tvm.errors import CudaCompilerError
 from needle_tvm.target import nvcc
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")

@@ -16,9 +16,9 @@ from kernel_lab.results import LabResult, RungResult
 from kernel_lab.run import Request
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case
+from needle_runtime.process import timing
+from needle_runtime.target import host
 from needle_tvm.errors import ToolchainError
-from needle_tvm.process import timing
-from needle_tvm.target import host
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

@@ -9,8 +9,8 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.results import KINDS
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, Processor, describe
-from needle_tvm.artifact.tolerance import compare
-from needle_tvm.runtime.memory import aligned_copy
+from needle_runtime.artifact.tolerance import compare
+from needle_runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

@@ -7,8 +7,8 @@ import pytest
 
 from kernel_lab import limits as roofline
 from kernel_lab.limits import Limits
+from needle_runtime.process.child import Child
 from needle_tvm.errors import TuningError
-from needle_tvm.process.child import Child
 
 LIMITS = Limits(2, 500.0, {1 << 18: 200.0, 1 << 22: 150.0, 1 << 26: 40.0})
 
@@ -88,8 +88,8 @@ class TestCompiled:
         pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
     def run(self, probe, *inputs):
+        from needle_runtime.memory import aligned_copy
         from needle_tvm._tvm.names import tvm
-        from needle_tvm.runtime.memory import aligned_copy
         from needle_tvm.target.spec import resolve
 
         target = resolve("cpu", 2).to_tvm()

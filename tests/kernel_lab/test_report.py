@@ -29,7 +29,7 @@ from kernel_lab.sizes import drawn_size
 from kernel_lab.trace import TraceTooLarge, statistics, trace
 from kernel_lab.traffic import common_size, traffic
 from kernel_lab.workload import Case
-from needle_tvm.process.timing import Spread
+from needle_runtime.process.timing import Spread
 
 
 def entry_of(rung, case, seconds, **other):

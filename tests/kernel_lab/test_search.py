@@ -7,7 +7,7 @@ from kernel_lab import build, registry, run, search
 from kernel_lab.errors import LabError
 from kernel_lab.run import Request
 from kernel_lab.workload import Case
-from needle_tvm.runtime.memory import aligned_copy
+from needle_runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 

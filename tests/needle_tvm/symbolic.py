@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from needle_tvm._tvm.ffi import load_library
+from needle_runtime._tvm.ffi import load_library
 from needle_tvm._tvm.names import IRModule, TensorType, relax, tirx
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant

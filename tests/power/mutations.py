@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime.process.scratch import scratch_folder
 
 ROOT = Path(__file__).parents[2]
 # Each group gets an equal share; by size, passes would get most and ops least. Programs on a CPU

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.process.scratch import scratch_folder
+from needle_runtime.process.scratch import scratch_folder
 from tests.power.mutations import ROOT, own_environment
 
 _LEFT_OUT = (".git", ".venv", ".gpu", ".hypothesis", "build", "out")

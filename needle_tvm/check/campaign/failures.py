@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from needle_runtime.text import one_line
 from needle_tvm.check.campaign.judge import ONNX, TORCH, Variant
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.shrink import shrunk
 from needle_tvm.check.campaign.verdicts import FOREIGN, VARIANTS, WRONG, place
-from needle_tvm.text import one_line
 from needle_tvm.tune.measure.workers import CRASH, MEMORY, TIMEOUT
 
 FAILURES = (WRONG, FOREIGN, CRASH, TIMEOUT, MEMORY)

@@ -16,7 +16,7 @@ import numpy as np
 import needle as ndl
 import needle_tvm
 from needle.trace import trace
-from needle_tvm.artifact.cache import CACHE_VARIABLE
+from needle_tvm.cache import CACHE_VARIABLE
 from needle_tvm.check.campaign.draw import draw, draw_with_dims
 from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.check.campaign.program import Program

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm.names import (
     OP_PATTERN,
     Constant,
@@ -42,7 +43,6 @@ from needle_tvm.kernels.attention import gpu as gpu_attention
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element, attention, attention_tile
 from needle_tvm.kernels.attention.gpu import Elements, Factors
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of, unbound
 from needle_tvm.tir.functions import module_of, static_shape
 

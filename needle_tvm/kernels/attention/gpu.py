@@ -28,10 +28,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from needle_runtime.target.gpu import SHARED_BYTES
 from needle_tvm._tvm.names import PrimFunc, statements, te, tirx
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element
 from needle_tvm.kernels.scheduled import mark_scheduled
-from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.tir import nests
 
 _LANES = 16  # lanes per row

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import prod
 
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_producers
 from needle_tvm.kernels.rule import rule
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 
 _THREADS = 128  # threads per block: windows need few registers, and small blocks give many of them

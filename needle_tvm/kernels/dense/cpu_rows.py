@@ -20,6 +20,7 @@ import itertools
 import math
 from typing import Any
 
+from needle_runtime.target.kind import CPU
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import annotated, extent
 from needle_tvm.kernels.dense.cpu import (
@@ -33,7 +34,6 @@ from needle_tvm.kernels.dense.cpu import (
 from needle_tvm.kernels.rule import rule
 from needle_tvm.kernels.variants import covers_best, either
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 

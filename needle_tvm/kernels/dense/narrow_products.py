@@ -21,13 +21,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
+from needle_runtime.target.precision import FLOAT32
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax, te, tirx, topi
 from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.target.info import target_info
-from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tir.functions import static_shape
 
 _FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant bits

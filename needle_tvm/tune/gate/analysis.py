@@ -12,8 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from needle_runtime.artifact.tolerance import accumulated_tolerance
 from needle_tvm._tvm.names import PrimFunc, tirx
-from needle_tvm.artifact.tolerance import accumulated_tolerance
 from needle_tvm.errors import TuningError
 from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.tir.functions import NODES, nodes_in, written_dtype

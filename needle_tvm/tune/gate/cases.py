@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from needle_tvm.runtime.memory import aligned_copy
+from needle_runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from needle_tvm.artifact.tolerance import Comparison, compare
+from needle_runtime.artifact.tolerance import Comparison, compare
+from needle_runtime.memory import ALIGNMENT, aligned_copy
+from needle_runtime.process import atomic
 from needle_tvm.errors import TuningError
-from needle_tvm.process import atomic
-from needle_tvm.runtime.memory import ALIGNMENT, aligned_copy
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[list[Array], list[Array]], object]  # inputs, and outputs to write into

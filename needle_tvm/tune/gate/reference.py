@@ -18,10 +18,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from needle_tvm._tvm.ffi import load_ffi
+from needle_runtime._tvm.ffi import load_ffi
+from needle_runtime.artifact import bfloat16
+from needle_runtime.artifact.tolerance import compare, largest_magnitude
 from needle_tvm._tvm.names import INTERNAL_ERROR, IRModule, Target, make_target, target_fields
-from needle_tvm.artifact import bfloat16
-from needle_tvm.artifact.tolerance import compare, largest_magnitude
 from needle_tvm.kernels.blocks import work
 from needle_tvm.tir.functions import in_float64
 from needle_tvm.tune import library

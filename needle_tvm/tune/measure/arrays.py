@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from needle_runtime.artifact import bfloat16
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import tvm
-from needle_tvm.artifact import bfloat16
 from needle_tvm.lower.libraries import prefix_view
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import Array, Gate
 
 _GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and the value of each byte

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from needle_tvm._tvm.versions import installed
+from needle_runtime._tvm.versions import installed
+from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.process.threads import available_cores, thread_environment
+from needle_runtime.target import host
+from needle_runtime.text import error_line
 from needle_tvm.errors import ClusterError
-from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.threads import available_cores, thread_environment
-from needle_tvm.target import host
-from needle_tvm.text import error_line
 from needle_tvm.tune.measure.workers import Limits, Outcome, Runner, Workers
 
 if TYPE_CHECKING:

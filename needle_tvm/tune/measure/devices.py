@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from needle_tvm._tvm.ffi import load_ffi
+from needle_runtime import memory
+from needle_runtime._tvm.ffi import load_ffi
+from needle_runtime.artifact import bfloat16
+from needle_runtime.device_clock import MOST_CALLS, DeviceClock
 from needle_tvm._tvm.names import tvm
-from needle_tvm.artifact import bfloat16
-from needle_tvm.runtime import memory
-from needle_tvm.runtime.device_clock import MOST_CALLS, DeviceClock
 from needle_tvm.tune.gate.gate import Array, Gate
 from needle_tvm.tune.measure.arrays import SPILLED, Arrays
 

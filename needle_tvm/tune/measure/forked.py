@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from needle_tvm.process.processes import adopt_orphans, die_with_parent
+from needle_runtime.process.processes import adopt_orphans, die_with_parent
 
 OK, ERROR, CRASH, TIMEOUT, MEMORY = "ok", "error", "crash", "timeout", "memory"
 

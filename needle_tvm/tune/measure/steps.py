@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import load_module, make_target
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune import library
 from needle_tvm.tune.gate import reference
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Gate, Guarded, Verdict

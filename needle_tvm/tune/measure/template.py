@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from needle_tvm.process.child import Messages, load_function
-from needle_tvm.process.processes import (
+from needle_runtime.process.child import Messages, load_function
+from needle_runtime.process.processes import (
     adopt_orphans,
     descendants,
     die_with_parent,
@@ -60,7 +60,7 @@ _OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes of output kept per child; lines s
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Serve requests for `needle_tvm.process.child`; return when the parent sends no more.
+    """Serve requests for `needle_runtime.process.child`; return when the parent sends no more.
 
     setup: `function` ("package.module:function"), `environment` (variables set after the import,
     null for variables to remove), `folder` (for temporary files: each child gets a subfolder,

@@ -17,9 +17,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from needle_runtime.process.child import Child, ChildError
+from needle_runtime.process.scratch import scratch_folder
 from needle_tvm.errors import TuningError
-from needle_tvm.process.child import Child, ChildError
-from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]

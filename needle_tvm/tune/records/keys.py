@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from needle_tvm._tvm import versions
-from needle_tvm.errors import TargetError
+from needle_runtime._tvm import versions
+from needle_runtime.errors import TargetError
+from needle_runtime.target.kind import GPU
 from needle_tvm.target import nvcc
-from needle_tvm.target.kind import GPU
 from needle_tvm.tune.records.facts import canonical
 
 if TYPE_CHECKING:

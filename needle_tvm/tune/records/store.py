@@ -30,11 +30,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
-from needle_tvm.artifact import cache
-from needle_tvm.errors import ArtifactError, RecordsError
-from needle_tvm.process import atomic
-from needle_tvm.target import host
-from needle_tvm.text import counted, one_line
+from needle_runtime.errors import ArtifactError
+from needle_runtime.process import atomic
+from needle_runtime.target import host
+from needle_runtime.text import counted, one_line
+from needle_tvm import cache
+from needle_tvm.errors import RecordsError
 from needle_tvm.tune.records import facts
 from needle_tvm.tune.records.facts import FORMAT, HEAD, Kernel, L, Line, Rejection, Trial
 

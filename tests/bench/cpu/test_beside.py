@@ -7,7 +7,7 @@ import pytest
 
 from bench import cases
 from bench.cpu import beside
-from needle_tvm.process import child
+from needle_runtime.process import child
 
 
 def test_a_call_calls_each_in_turn(monkeypatch):

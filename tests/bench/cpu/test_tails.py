@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bench.cpu import tails
-from needle_tvm.process.child import Child
-from needle_tvm.process.timing import Contestant
+from needle_runtime.process.child import Child
+from needle_runtime.process.timing import Contestant
 from tests.waiting import until
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import Tensor, nn, ops
-from needle_tvm import runtime
-from needle_tvm.errors import InputError, ParameterError, StageError, UsageError
-from needle_tvm.runtime.profile import profile
-from needle_tvm.runtime.random_inputs import random_inputs
+from needle_runtime.errors import InputError, ParameterError, UsageError
+from needle_runtime.profile import profile
+from needle_runtime.random_inputs import random_inputs
+from needle_tvm.errors import StageError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 WRONG = [None, 5, 1.5, "a", [5], object()]
@@ -26,7 +27,7 @@ def compiled(x):
 
 @pytest.fixture(scope="module")
 def program(compiled, tmp_path_factory):
-    return runtime.load(compiled.export(tmp_path_factory.mktemp("exported") / "mlp"))
+    return needle_runtime.load(compiled.export(tmp_path_factory.mktemp("exported") / "mlp"))
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "a", [nn.ReLU()]])
@@ -87,6 +88,6 @@ def test_numbers_of_the_runtime_are_named(program, wrong):
     with pytest.raises(UsageError, match="seed="):
         random_inputs(program.artifact, wrong)
     with pytest.raises(UsageError, match="device="):
-        runtime.load(program.artifact.path, device=wrong)
+        needle_runtime.load(program.artifact.path, device=wrong)
     with pytest.raises(UsageError, match="runs="):
         profile(program, runs=wrong)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from needle import nn, ops
 from needle.errors import ShapeError, TraceError
@@ -16,17 +17,17 @@ from needle.op.samples import Arg
 from needle.sizes.dims import Dim
 from needle.testing.examples import draw
 from needle.trace import trace
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
+from needle_runtime.artifact import Artifact
+from needle_runtime.errors import InputError, UsageError
 from needle_tvm.check import parity
 from needle_tvm.compiler import first_check
-from needle_tvm.errors import InputError, MismatchError, UsageError
+from needle_tvm.errors import MismatchError
 from needle_tvm.frontend import reference
 from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.shapes import Shapes
 from tests.needle.test_trace_dims import CASES, K, N, inputs_of, symbolic
+from tests.needle_runtime.ways import both_ways, native_way
 from tests.needle_tvm.conftest import make_mlp, tensor
-from tests.needle_tvm.runtime.ways import both_ways, native_way
 
 STAGES = ("noopt", "fused")
 IN_CI = (pytest.param("noopt", marks=pytest.mark.long), "fused")  # of many compilations
@@ -296,14 +297,14 @@ def test_an_export_carries_three_sizes(tmp_path, rng):
     rows = [example.inputs[0].shape[0] for example in (golden, *golden.others)]
     assert rows == [5, 1, 20]
     assert str(artifact.main.inputs[0].shape) == "(n, 8)"
-    test = runtime.self_test(runtime.load(path))
+    test = needle_runtime.self_test(needle_runtime.load(path))
     assert test.passed and len(test.differences) == 3
     loaded = needle_tvm.load(path)
     for count in (1, 3, 20):
         x = rng.standard_normal((count, 8)).astype("float32")
         agrees([loaded(x).numpy()], [model(tensor(x)).numpy()])
     again = needle_tvm.load(loaded.export(tmp_path / "again"))
-    assert runtime.self_test(again.program).passed
+    assert needle_runtime.self_test(again.program).passed
     loaded.set_params({name: 2 * value.numpy() for name, value in model.state_dict().items()})
     assert len(needle_tvm.load(loaded.export(tmp_path / "other")).artifact.golden().others) == 2
 
@@ -335,7 +336,7 @@ def test_the_commands(tmp_path):
 
 def test_the_first_check_looks_at_the_bounds(monkeypatch):
     """Code that is wrong at one size alone, the largest, is found, and the size is named."""
-    real = runtime.Program.run
+    real = needle_runtime.Program.run
 
     def wrong(self, values):
         results = real(self, values)

@@ -10,8 +10,8 @@ from needle.testing import assert_close
 
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
+from needle_tvm import cache
 from needle_tvm._tvm.names import te, topi
-from needle_tvm.artifact import cache
 from needle_tvm.compiler.compiler import compile
 from needle_tvm.errors import StageError
 from needle_tvm.kernels import cpu

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from needle_runtime.errors import UsageError
 from needle_tvm.compiler import aot_code, dynamo
-from needle_tvm.errors import UsageError
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional

@@ -8,7 +8,7 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 import needle as ndl
 import needle_tvm
 from needle import nn, optim
-from needle_tvm.artifact.tolerance import MODEL, compare
+from needle_runtime.artifact.tolerance import MODEL, compare
 from tests.needle_tvm.compiler.expected_names import SECTIONS
 
 # Names that compiling refuses, by section: decompositions, draws, and results whose size or value

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from needle import nn, ops
 from needle.op import REGISTRY, Elementwise, register
+from needle_runtime.artifact.manifest import read_manifest
+from needle_runtime.errors import InputError
+from needle_runtime.random_inputs import random_inputs
 from needle_tvm import MismatchError
-from needle_tvm.artifact.manifest import read_manifest
-from needle_tvm.errors import InputError, ToolchainError
-from needle_tvm.runtime.random_inputs import random_inputs
+from needle_tvm.errors import ToolchainError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 STAGES = ("noopt", "fused", "tuned")
@@ -173,7 +175,7 @@ def test_indices_are_checked_where_the_code_is_called(tmp_path):
         with pytest.raises(InputError, match=r"'j'.*-1.*0\.\.2"):
             compiled(i, np.array([0, -1], "int32"))
     compiled.export(tmp_path / "model")
-    loaded = needle_tvm.runtime.load(tmp_path / "model")
+    loaded = needle_runtime.load(tmp_path / "model")
     with pytest.raises(InputError, match=r"'i'.*10.*-10\.\.9"):
         loaded(np.full((2, 2), 10), j)
     manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())

@@ -9,7 +9,7 @@ import needle as ndl
 import needle_tvm
 from needle import nn, ops, optim
 from needle.errors import ChangedError
-from needle_tvm.errors import ParameterError
+from needle_runtime.errors import ParameterError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 STAGES = ("noopt", "tuned")
@@ -233,7 +233,7 @@ def test_set_params_ends_the_following(rng):
 
 
 def test_an_export_keeps_the_weights_of_its_moment(tmp_path, rng):
-    from needle_tvm import runtime
+    import needle_runtime
 
     model = make_mlp(12, 20, 3)
     array = rng.standard_normal((8, 12)).astype("float32")
@@ -244,9 +244,9 @@ def test_an_export_keeps_the_weights_of_its_moment(tmp_path, rng):
         expected = model(x).numpy()
     compiled.export(tmp_path / "model")
     _load_state(model, rng)
-    program = runtime.load(tmp_path / "model")
+    program = needle_runtime.load(tmp_path / "model")
     np.testing.assert_allclose(program(array), expected, rtol=1e-5, atol=1e-4)
-    assert runtime.self_test(program).passed
+    assert needle_runtime.self_test(program).passed
 
 
 def test_calls_under_way_finish_with_the_weights_they_began_with(rng):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.errors import InputError
+from needle_runtime.errors import InputError
 from needle_tvm.stages import STAGES
 from tests.needle_tvm.conftest import tensor
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from needle import nn, ops
 from needle.backend_ndarray.dtypes import HALVES
-from needle_tvm import runtime
+from needle_runtime.errors import InputError
+from needle_runtime.random_inputs import random_inputs
 from needle_tvm.check import parity
-from needle_tvm.errors import InputError
-from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.stages import STAGES
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -85,12 +85,12 @@ def test_artifact(dtype, rng, tmp_path):
     model, x = make("mlp", dtype, rng)
     exe = needle_tvm.compile(model, x, stage="tuned")
     exe.export(tmp_path / "model")
-    program = runtime.load(tmp_path / "model")
+    program = needle_runtime.load(tmp_path / "model")
     assert {spec["dtype"] for spec in (*program.inputs, *program.params)} == {dtype}
     out = program(x.numpy())
     assert out.dtype.name == dtype
     np.testing.assert_array_equal(out.view("uint16"), exe(x).numpy().view("uint16"))
-    test = runtime.self_test(program)
+    test = needle_runtime.self_test(program)
     assert test.passed and test.source == "eager"
     assert random_inputs(program.artifact)[0].dtype.name == dtype
     with pytest.raises(InputError, match=dtype):

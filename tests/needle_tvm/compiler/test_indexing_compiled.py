@@ -6,8 +6,8 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import ops
+from needle_runtime.errors import InputError
 from needle_tvm.check.campaign.fenced import fenced
-from needle_tvm.errors import InputError
 from tests.needle_tvm.conftest import tensor
 
 # The registry's tests run the ops at every stage.

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from needle_runtime.errors import InstallError
 from needle_tvm._tvm import versions
-from needle_tvm.errors import InstallError
 from tests import ROOT
 
 
@@ -54,7 +54,7 @@ def test_needle_does_not_import_tvm():
         "for name in ('tvm', 'tvm_ffi'):\n"
         "    sys.modules[name] = None\n"
         "import needle, needle.nn, needle.optim, needle.data, needle.trace\n"
-        "import needle_tvm, needle_tvm.runtime, needle_tvm.artifact.cache\n"
+        "import needle_tvm, needle_runtime, needle_tvm.cache\n"
         "loaded = {'needle_tvm.compiler.compiler', 'needle_tvm._tvm.names'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
@@ -67,7 +67,7 @@ def test_the_runtime_and_the_cache_import_no_needle():
         "import sys\n"
         "for name in ('needle', 'tvm'):\n"
         "    sys.modules[name] = None\n"
-        "import needle_tvm.runtime, needle_tvm.artifact.cache, needle_tvm.artifact.artifact\n"
+        "import needle_runtime, needle_tvm.cache, needle_runtime.artifact.artifact\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -12,7 +12,8 @@ import needle_tvm
 from needle import nn, ops
 from needle.errors import TraceError
 from needle.op import Elementwise
-from needle_tvm.errors import EagerWarning, TranslationError, UsageError
+from needle_runtime.errors import UsageError
+from needle_tvm.errors import EagerWarning, TranslationError
 from tests.needle_tvm.compiler.jitted import compilations, ones, plain
 from tests.needle_tvm.conftest import make_mlp
 

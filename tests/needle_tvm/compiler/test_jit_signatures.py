@@ -8,7 +8,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn, ops
-from needle_tvm.errors import InputError, UsageError
+from needle_runtime.errors import InputError, UsageError
 from tests.needle_tvm.compiler.jitted import compilations, ones, plain
 from tests.needle_tvm.conftest import tensor
 

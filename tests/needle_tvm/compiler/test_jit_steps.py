@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from needle import nn, optim
 from needle.autograd import topological_order
 from needle.errors import TraceError
-from needle_tvm.errors import InputError, UsageError
+from needle_runtime.errors import InputError, UsageError
 from needle_tvm.frontend.divergence import first_divergence
 from needle_tvm.frontend.float64_values import evaluate
 from tests.needle_tvm.compiler.jitted import compilations
@@ -741,7 +742,7 @@ def test_averages_are_those_of_each_call(stage, tmp_path):
             param.data = param.data * 1.5
         averages.update()
     assert compilations(compiled) == 1
-    program = needle_tvm.runtime.load(compiled.export(tmp_path / "averages"))
+    program = needle_runtime.load(compiled.export(tmp_path / "averages"))
     wanted = evaluated(np_tensor(x)).numpy()
     np.testing.assert_allclose(program(x), wanted, rtol=1e-5, atol=1e-6)
 

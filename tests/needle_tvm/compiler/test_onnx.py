@@ -5,7 +5,7 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle_tvm.errors import UsageError
+from needle_runtime.errors import UsageError
 
 onnx = pytest.importorskip("onnx")
 from onnx import helper  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 import needle.onnx
 import needle_tvm
 from needle.errors import ModelError
-from needle_tvm.errors import UsageError
+from needle_runtime.errors import UsageError
 
 onnx = pytest.importorskip("onnx")
 HUGE = (2**40, 2**40)

@@ -8,8 +8,9 @@ from needle import ops
 from needle.autograd.shapes import Spec
 from needle.op import REGISTRY, Binary, Elementwise, Op, register
 from needle.op.samples import error, unary
+from needle_runtime.errors import UsageError
 from needle_tvm import MismatchError
-from needle_tvm.errors import StageError, TranslationError, UsageError
+from needle_tvm.errors import StageError, TranslationError
 from needle_tvm.stages import STAGES
 from needle_tvm.testing import OpCheckError, check_op
 from tests.needle_tvm.conftest import tensor

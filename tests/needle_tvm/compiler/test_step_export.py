@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from needle import nn, optim
-from needle_tvm import runtime
-from needle_tvm.errors import ParameterError, UsageError
+from needle_runtime.errors import ParameterError, UsageError
 from tests.needle_tvm.compiler.test_jit_steps import OPTIMIZERS, Training, batches
 
 WITHOUT_NEEDLE = """
 import sys
 import numpy as np
-from needle_tvm import runtime
-program, given = runtime.load(sys.argv[1]), np.load(sys.argv[2])
+import needle_runtime
+program, given = needle_runtime.load(sys.argv[1]), np.load(sys.argv[2])
 results = [program(given[f"x{n}"], given[f"y{n}"]) for n in range(3)]
 assert "needle" not in sys.modules and "tvm" not in sys.modules
 np.savez(sys.argv[3], losses=[float(loss) for loss, _ in results], **program.state())
@@ -51,7 +51,7 @@ def test_it_goes_on_with_the_same_bits_without_needle(shipped, tmp_path):
 
 def test_its_state_is_saved_and_loaded(shipped):
     _, folder, others, losses = shipped
-    one, two = runtime.load(folder), runtime.load(folder)
+    one, two = needle_runtime.load(folder), needle_runtime.load(folder)
     assert float(one(*others[0])[0]) == losses[0]
     kept = one.state()
     assert float(one(*others[1])[0]) == losses[1]  # a copy was given
@@ -114,7 +114,7 @@ def test_rates_go_on_from_where_they_are(tmp_path):
     step, optimizer, schedule = made()
     x = np.ones(1)
     step(x)
-    program = runtime.load(step.export(tmp_path / "step", calls=3))
+    program = needle_runtime.load(step.export(tmp_path / "step", calls=3))
     assert optimizer.lr == 0.5 and schedule.steps == 1  # the export has not stepped it
     found = [float(program(x)[0]) for _ in range(5)]
     wanted = [float(step(x).numpy()[0]) for _ in range(3)]
@@ -136,7 +136,7 @@ def test_open_sizes_stay_open(tmp_path):
     rows = {"x": {0: ndl.Dim("n", max=8)}}
     compiled = needle_tvm.jit(step, dims=rows, stage="fused")
     compiled(np.ones((2, 4)))
-    program = runtime.load(compiled.export(tmp_path / "step"))
+    program = needle_runtime.load(compiled.export(tmp_path / "step"))
     for n in (1, 5, 8):
         assert float(program(np.ones((n, 4)))) == float(compiled(np.ones((n, 4))))
 
@@ -146,6 +146,6 @@ def test_a_function_that_writes_nothing_is_exported_as_a_model(tmp_path):
     f = needle_tvm.jit(lambda batch: {"y": model(batch["x"])}, stage="fused")
     x = np.ones((2, 3), "float32")
     wanted = f({"x": x})["y"].numpy()
-    program = runtime.load(f.export(tmp_path / "model"))
+    program = needle_runtime.load(f.export(tmp_path / "model"))
     np.testing.assert_array_equal(program({"x": x})["y"], wanted)
     assert program.state() == {}

@@ -11,8 +11,8 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn
+from needle_runtime.process import turns
 from needle_tvm.lower import build
-from needle_tvm.process import turns
 
 
 class Layer(nn.Module):

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle.sizes.dims import Dim
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
+from needle_runtime.artifact import Artifact
+from needle_runtime.errors import InputError, UsageError
 from needle_tvm.compiler import first_check
-from needle_tvm.errors import InputError, MismatchError, UsageError
+from needle_tvm.errors import MismatchError
+from tests.needle_runtime.ways import both_ways, native_way
 from tests.needle_tvm.compiler.torch_checks import Applied
-from tests.needle_tvm.runtime.ways import both_ways, native_way
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -93,7 +94,7 @@ def test_the_artifact(exe, tmp_path):
     golden = artifact.golden()
     shapes = [example.inputs[0].shape for example in (golden, *golden.others)]
     assert shapes == [(6, 10), (1, 1), (33, 20)]
-    test = runtime.self_test(runtime.load(path))
+    test = needle_runtime.self_test(needle_runtime.load(path))
     assert test.passed and len(test.differences) == 3
     again = needle_tvm.compile_torch(model, *bag(6, 10), dims=WORDS, stage="fused")
     assert again.from_cache
@@ -124,7 +125,7 @@ def test_an_axis_of_auto_may_be_a_number():
 
 
 def test_the_first_check_looks_at_the_bounds(monkeypatch):
-    real = runtime.Program.run
+    real = needle_runtime.Program.run
 
     def wrong(self, values):
         return [each + 1 if len(each) == 33 else each for each in real(self, values)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.errors import InputError
+from needle_runtime.errors import InputError
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch")
 STAGES = ("noopt", "fused", "tuned")

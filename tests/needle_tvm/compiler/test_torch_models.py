@@ -5,11 +5,12 @@ import collections
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import ops
 from needle.torch import execute, registry
-from needle_tvm import runtime
-from needle_tvm.errors import InputError, ParameterError, TranslationError
+from needle_runtime.errors import InputError, ParameterError
+from needle_tvm.errors import TranslationError
 from needle_tvm.target import nvcc
 from tests.needle_tvm.compiler.torch_checks import Applied
 
@@ -144,9 +145,9 @@ def test_weights_are_packed_ahead_and_can_be_replaced():
 def test_the_artifact_runs_without_either_framework(tmp_path):
     model, x = convolutions(), torch.randn(2, 3, 9, 7)
     needle_tvm.compile_torch(model, x).export(tmp_path / "model")
-    program = runtime.load(tmp_path / "model")
+    program = needle_runtime.load(tmp_path / "model")
     np.testing.assert_allclose(program(x.numpy()), exact(model, x), rtol=1e-5, atol=1e-5)
-    test = runtime.self_test(program)
+    test = needle_runtime.self_test(program)
     assert test.passed and test.source == "eager"
 
 

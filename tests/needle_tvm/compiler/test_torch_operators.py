@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.errors import InputError
+from needle_runtime.errors import InputError
 from tests.needle_tvm.compiler.torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")

@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import needle.torch  # noqa: E402
+import needle_runtime  # noqa: E402
 import needle_tvm  # noqa: E402
-from needle_tvm import runtime  # noqa: E402
-from needle_tvm.errors import InputError, ParameterError, TranslationError  # noqa: E402
+from needle_runtime.errors import InputError, ParameterError  # noqa: E402
+from needle_tvm.errors import TranslationError  # noqa: E402
 from tests import torch_stateful as models  # noqa: E402
 
 pytestmark = pytest.mark.peer
@@ -72,15 +73,15 @@ def test_an_exported_artifact_goes_on(name, tmp_path):
     compiled(*inputs)
     compiled.export(tmp_path / "one")
     arrays = [each.numpy() for each in inputs]
-    loaded, program = needle_tvm.load(tmp_path / "one"), runtime.load(tmp_path / "one")
-    assert runtime.self_test(program).passed
+    loaded, program = needle_tvm.load(tmp_path / "one"), needle_runtime.load(tmp_path / "one")
+    assert needle_runtime.self_test(program).passed
     with torch.no_grad():
         for _ in range(2):
             expected = model(*inputs)
             close(loaded(*arrays).numpy(), expected)
             close(program(*arrays), expected)
         loaded.export(tmp_path / "two")
-        close(runtime.load(tmp_path / "two")(*arrays), model(*inputs))
+        close(needle_runtime.load(tmp_path / "two")(*arrays), model(*inputs))
 
 
 def test_another_state_is_the_codes_own():

@@ -6,10 +6,11 @@ import copy
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import Dim
-from needle_tvm import runtime
-from needle_tvm.errors import InputError, TranslationError
+from needle_runtime.errors import InputError
+from needle_tvm.errors import TranslationError
 from tests.needle.torch.structures import Cache, CacheLayer, LanguageModel
 from tests.needle_tvm.compiler.torch_checks import Applied
 
@@ -43,7 +44,7 @@ def test_a_language_model_as_it_is(tmp_path):
     with pytest.raises(InputError, match="2 arguments by position"):
         compiled(ids, mask, True)
     compiled.export(tmp_path / "lm")
-    loaded = runtime.load(tmp_path / "lm")
+    loaded = needle_runtime.load(tmp_path / "lm")
     found = loaded(ids, mask)
     assert list(found) == ["logits", "past_key_values", "hidden_states"]
     close(found.logits, wanted.logits)
@@ -118,7 +119,7 @@ def test_dicts_with_whole_numbers_as_keys(tmp_path):
     given = {0: torch.randn(3), "last": torch.randn(3)}
     compiled = needle_tvm.compile_torch(Applied(model).eval(), given, stage="noopt")
     compiled.export(tmp_path / "states")
-    for found in (compiled(given), runtime.load(tmp_path / "states")(given)):
+    for found in (compiled(given), needle_runtime.load(tmp_path / "states")(given)):
         assert list(found) == [0, "last", 2]
         close(found[2], given[0] * given["last"])
     with pytest.raises(InputError, match=r"a dict with the keys \[0, 'last'\]"):
@@ -142,7 +143,7 @@ def test_a_layer_of_a_cache_that_holds_nothing(tmp_path):
     wanted = cached(x, copy.deepcopy(before)).layers[1].values
     compiled = needle_tvm.compile_torch(Applied(cached).eval(), x, before, stage="noopt")
     compiled.export(tmp_path / "cached")
-    for call in (compiled, runtime.load(tmp_path / "cached")):
+    for call in (compiled, needle_runtime.load(tmp_path / "cached")):
         found = call(x, before).layers
         assert found[0].keys is None
         close(found[1].values, wanted)

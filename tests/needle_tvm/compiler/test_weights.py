@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import nn
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact, layout
-from needle_tvm.artifact.manifest import read_manifest, write_manifest
-from needle_tvm.errors import InputError, ParameterError
+from needle_runtime.artifact import Artifact, layout
+from needle_runtime.artifact.manifest import read_manifest, write_manifest
+from needle_runtime.errors import InputError, ParameterError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 MASKED = np.ma.array(np.ones((2, 8), np.float32), mask=False)
@@ -30,12 +30,12 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def program(exported):
-    return runtime.load(exported)
+    return needle_runtime.load(exported)
 
 
 @pytest.fixture
 def params(exported):
-    return dict(runtime.read_arrays(exported, read_manifest(exported), layout.PARAMS))
+    return dict(needle_runtime.read_arrays(exported, read_manifest(exported), layout.PARAMS))
 
 
 def unchanged(program, refused):
@@ -48,7 +48,7 @@ def unchanged(program, refused):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("load", [runtime.load, needle_tvm.load])
+@pytest.mark.parametrize("load", [needle_runtime.load, needle_tvm.load])
 @pytest.mark.parametrize("given", [MASKED, list(MASKED), [[1.0] * 8, (MASKED[0],)]])
 def test_masked_inputs_are_refused_by_name(exported, load, given):
     with pytest.raises(InputError, match=f"input 'x': {HAS_A_MASK}"):
@@ -86,7 +86,7 @@ def tied(exported, tmp_path):
         ["modules.0.bias", "modules.2.bias"],
     ]
     write_manifest(folder, manifest)
-    return runtime.Program(Artifact.open(folder))
+    return needle_runtime.Program(Artifact.open(folder))
 
 
 def test_one_value_under_any_of_its_names_will_do(program, tied, params):
@@ -151,8 +151,8 @@ def check_tied(executable, state, want, tmp_path):
             each.set_params(other)
     del state["encode.weight"]
     executable.set_params(state)
-    loaded = runtime.load(executable.export(tmp_path / "tied"))
-    assert runtime.self_test(loaded).passed
+    loaded = needle_runtime.load(executable.export(tmp_path / "tied"))
+    assert needle_runtime.self_test(loaded).passed
     np.testing.assert_array_equal(loaded(x), np.asarray(executable(x)))
     with pytest.raises(ParameterError, match=names):
         loaded.set_params(other)

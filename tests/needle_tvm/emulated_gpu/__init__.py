@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm import ffi
-from needle_tvm.runtime import cuda_driver, memory
-from needle_tvm.target import cublas, gpu, nvcc
-from needle_tvm.target.gpu import Gpu
+from needle_runtime import cuda_driver, memory
+from needle_runtime._tvm import ffi
+from needle_runtime.target import cublas, gpu
+from needle_runtime.target.gpu import Gpu
+from needle_tvm.target import nvcc
 from tests import ROOT
 from tests.needle_tvm.emulated_gpu import ptx
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from apps import ladder, models
 from apps.contestants import build_model
@@ -19,13 +20,12 @@ from needle.ops import REGISTRY
 from needle.recurrence import layers as recurrent
 from needle.testing import check_op
 from needle.trace import trace
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
-from needle_tvm.artifact.manifest import write_manifest
+from needle_runtime import memory
+from needle_runtime.artifact import Artifact
+from needle_runtime.artifact.manifest import write_manifest
 from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build
-from needle_tvm.runtime import memory
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu import install, load
 
@@ -47,7 +47,7 @@ def program(function, inputs, stage, folder):
     folder.mkdir()
     notes = build.write_library(module, target, folder)
     write_manifest(folder, build.describe(lowering.signature(graph), module, spec, target, notes))
-    return graph, runtime.Program(Artifact.open(folder))
+    return graph, needle_runtime.Program(Artifact.open(folder))
 
 
 @pytest.mark.parametrize("name", sorted(models.EVALUATED))
@@ -80,9 +80,9 @@ def test_an_exported_model_is_loaded_and_tested_by_its_example(tmp_path):
     layers = ndl.nn.Sequential(ndl.nn.Linear(20, 30), ndl.nn.ReLU(), ndl.nn.Linear(30, 5)).eval()
     x = np.random.default_rng(0).standard_normal((3, 20), dtype=np.float32)
     folder = needle_tvm.compile(layers, x, target="cuda").export(tmp_path / "model")
-    loaded = runtime.load(folder)
+    loaded = needle_runtime.load(folder)
     assert isinstance(loaded.executor.memory, memory.CudaMemory)
-    assert runtime.self_test(loaded).passed
+    assert needle_runtime.self_test(loaded).passed
     other = {name: value.numpy() * 2 for name, value in layers.state_dict().items()}
     loaded.set_params(other)
     layers.load_state_dict(other)

@@ -1,4 +1,4 @@
-// A cuBLAS for the emulated GPU, for tests. It has the functions that needle_tvm's gemm.cc calls,
+// A cuBLAS for the emulated GPU, for tests. It has the functions that cublas_gemm.cc calls,
 // in the plainest form, with the names and numbers that NVIDIA documents. It is stricter than the
 // real one: a matmul needs a workspace that was set after the stream was, as a captured one must
 // have.

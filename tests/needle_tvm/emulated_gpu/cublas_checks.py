@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
-from needle_tvm.artifact.manifest import write_manifest
+from needle_runtime.artifact import Artifact
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.errors import TargetError
+from needle_runtime.target import cublas
 from needle_tvm.compiler import products
-from needle_tvm.errors import TargetError
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
 from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Choice
-from needle_tvm.target import cublas
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu import (
     build_cublas,
@@ -63,7 +63,7 @@ def test_without_cublas_an_artifact_is_refused_in_one_line(tmp_path):
         found(x)
     assert "\n" not in str(error.value)
     folder = found.export(tmp_path / "model")
-    for load in (runtime.load, needle_tvm.load):
+    for load in (needle_runtime.load, needle_tvm.load):
         with pytest.raises(TargetError, match="needs cuBLAS"):
             load(folder)
     with pytest.raises(TargetError, match="measuring needs cuBLAS"):
@@ -86,8 +86,8 @@ def test_a_model_whose_products_are_cublas_s(library, tmp_path):
     assert found.program.executor._local.replay.nodes == 2 * 5  # each product, and what follows it
     # Once to load everything, once to be captured: what is replayed calls nothing.
     assert library.needle_products() - before == 2 * 5
-    loaded = runtime.load(found.export(tmp_path / "model"))
-    assert runtime.self_test(loaded).passed
+    loaded = needle_runtime.load(found.export(tmp_path / "model"))
+    assert needle_runtime.self_test(loaded).passed
 
 
 # Shapes of both operands, and which of them are given with their last two axes swapped.
@@ -150,7 +150,7 @@ def test_tf32_is_asked_of_cublas(library, tmp_path):
     manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
     write_manifest(tmp_path, manifest)
     before = library.needle_rounded_products()
-    (have,) = runtime.Program(Artifact.open(tmp_path)).run([x, w])
+    (have,) = needle_runtime.Program(Artifact.open(tmp_path)).run([x, w])
     assert library.needle_rounded_products() == before + 1
     np.testing.assert_allclose(have, x @ w, rtol=1e-5, atol=1e-5)  # the emulated one is exact
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
-from needle_tvm import runtime
-from needle_tvm.errors import CaptureError
+from needle_runtime import cuda_driver, device_clock
+from needle_runtime.errors import CaptureError
+from needle_runtime.target import gpu
 from needle_tvm.lower import cuda_graph
-from needle_tvm.runtime import cuda_driver, device_clock
-from needle_tvm.target import gpu
 from tests.needle_tvm.emulated_gpu.checks import EMULATED, program
 
 WIDTH = 8
@@ -198,7 +198,7 @@ def test_each_gpu_has_its_own(tmp_path):
     model = Layers()
     data = arrays(3)
     first = compiled(model, [ndl.Tensor(data[0])], tmp_path / "a")
-    second = runtime.Program(first.artifact, device=1)
+    second = needle_runtime.Program(first.artifact, device=1)
     second.set_params({name: -value.numpy() for name, value in model.state_dict().items()})
     other = Layers()
     other.load_state_dict({name: -value.numpy() for name, value in model.state_dict().items()})

@@ -13,9 +13,9 @@ import pytest
 from kernel_lab import build, registry
 from kernel_lab.ladders.gemm_ffma import STEP
 from kernel_lab.workload import Case
+from needle_runtime.artifact.tolerance import compare
 from needle_tvm._tvm.names import IRModule, ldmatrix, mma, tvm
 from needle_tvm._tvm.names import tvmscript as T
-from needle_tvm.artifact.tolerance import compare
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.target import nvcc
 from tests.needle_tvm.emulated_gpu import install, load, ptx

@@ -7,11 +7,11 @@ import pytest
 
 import needle_tvm
 from needle.trace import trace
+from needle_runtime.process.threads import thread_environment
 from needle_tvm._tvm.names import tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu
 from needle_tvm.kernels.knob_candidates import is_noted
-from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.records.facts import Trial

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import needle as ndl
+import needle_runtime
 import needle_tvm
 from apps import models
 from apps.contestants import build_model
 from needle.trace import trace
-from needle_tvm import runtime
-from needle_tvm.artifact import Artifact
-from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.artifact.tolerance import relative_tolerance
+from needle_runtime.artifact import Artifact
+from needle_runtime.artifact.manifest import write_manifest
+from needle_runtime.artifact.tolerance import relative_tolerance
 from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels.dense.gpu import tensor_core as gpu_tensor_core
@@ -56,7 +56,7 @@ def program(function, tensors, dtype, folder):
     notes = build.write_library(module, target, folder)
     manifest = build.describe(lowering.signature(graph), module, spec, target, notes)
     write_manifest(folder, manifest)
-    return runtime.Program(Artifact.open(folder)), module.script()
+    return needle_runtime.Program(Artifact.open(folder)), module.script()
 
 
 @pytest.mark.parametrize("seed", range(DRAWS))

@@ -14,12 +14,14 @@ import pytest
 import needle_tvm
 from needle.ops._te import maximum_over
 from needle.trace import trace
+from needle_runtime.errors import TargetError
+from needle_runtime.target import gpu
 from needle_tvm._tvm.names import TE_NAMESPACE, Schedule, ms, structural_equal, te, tirx, topi, tvm
-from needle_tvm.errors import TargetError, TuningError
+from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu as rules
 from needle_tvm.kernels import gpu_knobs, knob_candidates
-from needle_tvm.target import gpu, nvcc
+from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import nodes_in
 from needle_tvm.tune import library, session, space

@@ -6,7 +6,7 @@ import pytest
 import needle as ndl
 from needle import ops
 from needle.trace import trace
-from needle_tvm.errors import TargetError
+from needle_runtime.errors import TargetError
 from needle_tvm.frontend.unroll import unrolled
 
 W = ndl.Tensor(np.random.default_rng(0).standard_normal((3, 3)))

@@ -7,7 +7,7 @@ import needle as ndl
 import needle_tvm
 from needle import ops
 from needle.sizes.dims import Dim
-from needle_tvm.errors import InputError
+from needle_runtime.errors import InputError
 
 N, K = Dim("n", max=20), Dim("k", min=8, max=24, multiple_of=8)
 

@@ -4,11 +4,11 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from needle_runtime.target.kind import CPU, GPU
 from needle_tvm._tvm.names import Schedule, te, topi
 from needle_tvm.kernels import cpu, gpu, rule
 from needle_tvm.kernels.blocks import blocks_of
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.target.spec import resolve
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import needle as ndl
 import needle.nn as nn
+import needle_runtime
 import needle_tvm
-from needle_tvm import runtime
 from needle_tvm._tvm.names import IRModule, Target, tirx, tvm, tvm_ffi, tvmscript
 from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.lower.any_address import any_address
@@ -96,7 +96,7 @@ def test_inputs_at_every_address_and_next_to_inaccessible_pages(stage):
 def test_the_runtime_shares_an_inputs_memory_at_any_address(tmp_path):
     x = np.arange(40.0, dtype="float32").reshape(5, 8)
     path = needle_tvm.compile(lambda a: a * 2, ndl.Tensor(x)).export(tmp_path / "model")
-    executor = runtime.load(path).executor
+    executor = needle_runtime.load(path).executor
     memory = np.zeros(x.nbytes + 128, np.uint8)
     for offset in range(0, 64, 4):
         moved = np.ndarray(x.shape, x.dtype, memory, offset)

@@ -7,15 +7,17 @@ import subprocess
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import Tensor, nn
-from needle_tvm import runtime
-from needle_tvm.artifact import layout
-from needle_tvm.artifact.manifest import read_manifest
-from needle_tvm.errors import CudaCompilerError, ParameterError, TargetError
+from needle_runtime.artifact import layout
+from needle_runtime.artifact.manifest import read_manifest
+from needle_runtime.errors import ParameterError, TargetError
+from needle_runtime.target import gpu
+from needle_tvm.errors import CudaCompilerError
 from needle_tvm.lower import gpu_code
 from needle_tvm.stages import STAGES
-from needle_tvm.target import gpu, nvcc
+from needle_tvm.target import nvcc
 from needle_tvm.target.spec import ARCHITECTURES, resolve
 
 needs_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc to compile CUDA with")
@@ -67,9 +69,9 @@ def test_without_a_gpu_it_is_exported_and_not_run(model, x, tmp_path):
     with pytest.raises(TargetError, match="no CUDA device was found"):
         _ = found.program
     folder = found.export(tmp_path / "model")
-    golden = runtime.read_arrays(folder, read_manifest(folder), layout.GOLDEN)
+    golden = needle_runtime.read_arrays(folder, read_manifest(folder), layout.GOLDEN)
     np.testing.assert_array_equal(golden["output.0"], model(x).numpy())
-    for load in (needle_tvm.load, runtime.load):
+    for load in (needle_tvm.load, needle_runtime.load):
         with pytest.raises(TargetError, match=r"sm_90\); no CUDA device was found"):
             load(folder)
     assert needle_tvm.compile(model, x, target="cuda:sm_90").from_cache
@@ -84,7 +86,7 @@ def test_weights_are_checked_where_the_code_cannot_run(model, x, tmp_path):
         found.set_params({name: state[name] for name in state if name != first})
     found.set_params(state)
     folder = found.export(tmp_path / "model")
-    carried = runtime.read_arrays(folder, read_manifest(folder), layout.PARAMS)
+    carried = needle_runtime.read_arrays(folder, read_manifest(folder), layout.PARAMS)
     np.testing.assert_array_equal(carried[first], state[first])
 
 

@@ -12,8 +12,8 @@ from apps import models
 from apps.contestants import build_model
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm.artifact import artifact
-from needle_tvm.errors import ArtifactError
+from needle_runtime.artifact import artifact
+from needle_runtime.errors import ArtifactError
 from needle_tvm.frontend import lowering
 from needle_tvm.lower import build, cuda_graph, pipeline
 from needle_tvm.target.spec import resolve

@@ -8,8 +8,8 @@ pytest.importorskip("tvm", reason="needs the [tvm] extra")
 from kernel_lab import build, registry
 from kernel_lab.contestants import library
 from kernel_lab.workload import Case
+from needle_runtime.process.timing import save_arrays
 from needle_tvm.lower import linking
-from needle_tvm.process.timing import save_arrays
 
 
 def test_libraries_of_one_folder_have_files_of_their_own(tmp_path, monkeypatch):

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm import runtime
+from needle_runtime import profile
 from needle_tvm._tvm.names import check_well_formed, make_target, relax, te, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
@@ -18,7 +19,6 @@ from needle_tvm.lower import build
 from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
 from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
 from needle_tvm.lower.region import _Value, place_values
-from needle_tvm.runtime import profile
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir import regions
 from needle_tvm.tir.functions import NODES, calls_of, nodes_in, prim_funcs, simplified
@@ -355,7 +355,7 @@ def test_other_weights_and_threads_of_a_merged_model(tmp_path, rng):
     model = make_mlp(32, 32, 32)
     x = rng.standard_normal((4, 32)).astype(np.float32)
     path = needle_tvm.compile(model, tensor(x)).export(tmp_path / "mlp")
-    program = runtime.load(path)
+    program = needle_runtime.load(path)
     before = program.run([x])[0].copy()
     program.set_params({n: 2 * v.numpy() for n, v in model.state_dict().items()})
     assert not np.array_equal(before, program.run([x])[0])

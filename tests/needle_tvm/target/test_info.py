@@ -4,11 +4,12 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from needle_runtime.memory import ALIGNMENT
+from needle_runtime.target import features, kind
 from needle_tvm.kernels import search_interface
 from needle_tvm.kernels.attention import fuse_attention
 from needle_tvm.lower import pipeline
-from needle_tvm.runtime.memory import ALIGNMENT
-from needle_tvm.target import features, kind, spec
+from needle_tvm.target import spec
 from needle_tvm.target.info import TargetInfo, target_info
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, library, space

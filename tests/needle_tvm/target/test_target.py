@@ -5,11 +5,11 @@ import os
 
 import pytest
 
+from needle_runtime.errors import TargetError
+from needle_runtime.process.threads import available_cores
+from needle_runtime.target import host
+from needle_runtime.target.features import Processor
 from needle_tvm._tvm.names import cpu_features
-from needle_tvm.errors import TargetError
-from needle_tvm.process.threads import available_cores
-from needle_tvm.target import host
-from needle_tvm.target.features import Processor
 from needle_tvm.target.spec import resolve
 
 X86 = "x86_64-unknown-linux-gnu"

@@ -6,8 +6,8 @@ import pytest
 
 from needle.autograd.shapes import broadcast_shapes
 from needle.errors import ShapeError
+from needle_runtime.errors import TargetError
 from needle_tvm._tvm.names import relax
-from needle_tvm.errors import TargetError
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant
 from needle_tvm.tir import extents

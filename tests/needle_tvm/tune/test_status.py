@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import rich.console
 
-from needle_tvm.process import command_line as cli
+from needle_runtime.process import command_line as cli
 from needle_tvm.tune.status import Status, clock, shortened
 
 LONG = "fused_" + "transpose7_transpose8_add8_rsqrt3_multiply6_" * 3

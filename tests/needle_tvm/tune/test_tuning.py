@@ -15,8 +15,9 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle.trace import trace
+from needle_runtime.errors import UsageError
 from needle_tvm._tvm.names import tvm
-from needle_tvm.errors import StageError, TuningError, UsageError
+from needle_tvm.errors import StageError, TuningError
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.dense import cpu as products
@@ -240,7 +241,7 @@ def test_a_search_whose_process_dies_goes_on(spec, tmp_path):
             (tuner,) = [
                 child
                 for child in psutil.Process().children()
-                if any("needle_tvm.process.child" in part for part in command_of(child))
+                if any("needle_runtime.process.child" in part for part in command_of(child))
             ]
             killed.append(tuner.pid)
             tuner.kill()

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from needle.trace import trace
+from needle_runtime.process.threads import thread_environment
 from needle_tvm._tvm.names import tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
-from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options

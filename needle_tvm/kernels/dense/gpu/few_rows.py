@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import blocks_of, extent, inline_producers
 from needle_tvm.kernels.rule import rule
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 

@@ -8,7 +8,7 @@ Before: `matmul(x, w)`, where
 - the matmul does not depend on parameters alone,
 - `chosen` selects it.
 
-After: a call of the packed function that `needle_tvm/target/cublas/gemm.cc` exports. Its second
+After: a call of the packed function that `cublas_gemm.cc` exports. Its second
 result is a workspace for cuBLAS, which memory planning shares among all calls. An operand that is
 the transposition of another tensor's last two axes is read in place. A half-precision operand that
 was widened for the matmul is read as it was. In a narrow `precision`, operands are rounded to it;
@@ -19,18 +19,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, Target, TensorType, expr_functor, relax
 from needle_tvm.graph.dependence import bindings_of, is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.target import cublas
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import static_shape
 
 _HALVES = ("float16", "bfloat16")
 _DTYPES = (*_HALVES, "float32", "float64")
 _LARGEST = 2**31 - 1
+
+SOURCE = Path(__file__).with_name("cublas_gemm.cc")
+FUNCTION = "needle_cublas_gemm"  # exported by it
 
 # NVIDIA's recommendation in the documentation of cublasSetWorkspace: 32 MiB from Hopper on, else 4.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
@@ -84,7 +87,7 @@ def is_used(module: IRModule) -> bool:
     """Return whether a function of the module calls cuBLAS."""
     return any(
         is_op(value, "relax.call_dps_packed")
-        and str(getattr(value.args[0], "global_symbol", "")) == cublas.FUNCTION
+        and str(getattr(value.args[0], "global_symbol", "")) == FUNCTION
         for function in module.functions.values()
         if isinstance(function, relax.Function)
         for value in bindings_of(function).values()
@@ -174,7 +177,7 @@ class _Rewriter(Rewriter):
         workspace = TensorType((_WORKSPACE[newer],), "uint8")
         both = emit(
             relax.op.call_dps_packed(
-                cublas.FUNCTION, relax.Tuple([*operands, *flags]), out_ty=[call.ty, workspace]
+                FUNCTION, relax.Tuple([*operands, *flags]), out_ty=[call.ty, workspace]
             )
         )
         return relax.TupleGetItem(both, 0)

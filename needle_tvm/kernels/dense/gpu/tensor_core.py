@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from needle_runtime.target.gpu import SHARED_BYTES
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent, item_bytes
 from needle_tvm.kernels.dense.gpu import product
@@ -38,9 +40,7 @@ from needle_tvm.kernels.dense.gpu.product import (
 )
 from needle_tvm.kernels.dense.gpu.wmma import Fragments
 from needle_tvm.kernels.rule import rule
-from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.target.info import target_info
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir.functions import NODES, loads_in, written_dtype
 
 TF32 = "needle.tf32"  # annotation of blocks whose float32 operands are rounded to tf32

@@ -25,6 +25,8 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from needle_runtime.target.gpu import SHARED_BYTES
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent
 from needle_tvm.kernels.dense.gpu.product import (
@@ -39,8 +41,6 @@ from needle_tvm.kernels.dense.gpu.product import (
 )
 from needle_tvm.kernels.dense.gpu.product import Tile as _Extents
 from needle_tvm.kernels.rule import rule
-from needle_tvm.target.gpu import SHARED_BYTES
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32

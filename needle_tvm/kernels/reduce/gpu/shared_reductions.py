@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from needle_runtime.target.kind import GPU
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import (
     blocks_of,
@@ -29,7 +30,6 @@ from needle_tvm.kernels.blocks import (
     sums_along_rows,
 )
 from needle_tvm.kernels.rule import rule
-from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of
 

@@ -7,13 +7,13 @@ import pytest
 
 import needle_tvm
 from needle import nn, ops
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import te, tvm
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.conv import winograd, winograd_te
 from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling, matrices
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import object_code
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import module_of
 from tests.needle_tvm.conftest import tensor

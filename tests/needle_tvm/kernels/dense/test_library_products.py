@@ -12,15 +12,23 @@ import tvm_ffi
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm.artifact import artifact
+from needle_runtime.artifact import artifact
+from needle_runtime.errors import ArtifactError, TargetError
+from needle_runtime.target import cublas
 from needle_tvm.compiler import products
-from needle_tvm.errors import ArtifactError, StageError, TargetError
+from needle_tvm.errors import StageError
 from needle_tvm.frontend.translate import translate
-from needle_tvm.kernels.dense.gpu.library_products import Product, is_used, library_products
+from needle_tvm.kernels.dense.gpu.library_products import (
+    FUNCTION,
+    SOURCE,
+    Product,
+    is_used,
+    library_products,
+)
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import compiled_function, cxx_compiler
 from needle_tvm.lower.variant import Variant
-from needle_tvm.target import cublas, nvcc
+from needle_tvm.target import nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.options import Options
 from tests.needle_tvm import emulated_gpu
@@ -124,7 +132,7 @@ def test_the_library_carries_the_function_and_the_manifest_names_what_it_takes(t
         text=True,
         check=True,
     )
-    assert f"__tvm_ffi_{cublas.FUNCTION}" in said.stdout
+    assert f"__tvm_ffi_{FUNCTION}" in said.stdout
     assert found.manifest["libraries"] == ["cublas"]
     assert [note["chosen"] for note in found.manifest["products"]] == ["cublas"]
     own = needle_tvm.compile(layers, array(2, 8), target="cuda:sm_90")
@@ -140,9 +148,9 @@ def test_the_library_carries_the_function_and_the_manifest_names_what_it_takes(t
 @pytest.mark.skipif(cublas.find() is not None, reason="there is a cuBLAS")
 def test_without_cublas_a_call_says_so(tmp_path):
     linked, compiled = tmp_path / "gemm.so", tmp_path / "gemm.o"
-    compiled.write_bytes(compiled_function(cublas.SOURCE))
+    compiled.write_bytes(compiled_function(SOURCE))
     subprocess.run([cxx_compiler(), "-shared", "-o", linked, compiled], check=True)
-    gemm = tvm_ffi.load_module(str(linked))[cublas.FUNCTION]
+    gemm = tvm_ffi.load_module(str(linked))[FUNCTION]
     tensor = tvm_ffi.from_dlpack(np.zeros((4, 4), np.float32))
     with pytest.raises(RuntimeError, match=r"neither libcublas\.so\.13 nor libcublas\.so\.12"):
         gemm(tensor, tensor, False, False, False, tensor, tensor)

@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 
 from needle_tvm._tvm.names import TensorType, relax, tirx
-from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
-from needle_tvm.target import cublas
+from needle_tvm.kernels.dense.gpu.library_products import FUNCTION, Product, library_products
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.modules import SM_90, Spec, check_becomes, check_stays, emit, relax_module
 
@@ -18,7 +17,7 @@ def called(x, w, result, *, turned=(0, 0), tf32=0, workspace=32 << 20):
     """The first result of cuBLAS's product, of `result` type; the second is memory to work in."""
     flags = [relax.prim_value(flag) for flag in (*turned, tf32)]
     both = relax.op.call_dps_packed(
-        cublas.FUNCTION,
+        FUNCTION,
         relax.Tuple([emit(x), emit(w), *flags]),
         out_ty=[TensorType(result.shape, result.dtype), TensorType((workspace,), "uint8")],
     )

@@ -7,19 +7,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle import Tensor, nn, ops
 from needle.trace import trace
-from needle_tvm import runtime
+from needle_runtime.artifact.manifest import read_manifest
+from needle_runtime.artifact.tolerance import operand_tolerance, relative_tolerance
+from needle_runtime.errors import TargetError, UsageError
+from needle_runtime.target.precision import FLOAT32, PRECISIONS
 from needle_tvm._tvm.names import relax
-from needle_tvm.artifact.manifest import read_manifest
-from needle_tvm.artifact.tolerance import operand_tolerance, relative_tolerance
 from needle_tvm.check import parity
-from needle_tvm.errors import StageError, TargetError, UsageError
+from needle_tvm.errors import StageError
 from needle_tvm.frontend import lowering, reference
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.lower import pipeline
-from needle_tvm.target.precision import FLOAT32, PRECISIONS, check
+from needle_tvm.target.precision import check
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -186,11 +188,11 @@ def test_parity_and_the_golden_example(dtype, rng, tmp_path):
     assert manifest["golden"]["tolerances"] == reference.tolerances(graph, dtype)
     assert reference.tolerances(graph, dtype) > reference.tolerances(graph)
     loaded = needle_tvm.load(folder)
-    assert runtime.self_test(loaded.program).passed
+    assert needle_runtime.self_test(loaded.program).passed
     loaded.set_params({name: value.numpy() * 2 for name, value in model.state_dict().items()})
     again = loaded.export(tmp_path / "again")  # by the signature alone
     assert read_manifest(again)["precision"] == dtype
-    assert runtime.self_test(needle_tvm.load(again).program).passed
+    assert needle_runtime.self_test(needle_tvm.load(again).program).passed
 
 
 def test_a_wrong_result_is_still_named(rng):

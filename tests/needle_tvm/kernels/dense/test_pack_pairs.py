@@ -6,13 +6,13 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import Schedule, te, topi, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.kernels.dense.pack_pairs import dense, pack
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.target import dots
 from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import resolve

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import Schedule, te, topi, tvm
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.kernels.dense.pack_weights import dense, pack
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import object_code
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import module_of
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from needle_tvm.artifact.tolerance import accumulated_tolerance
+from needle_runtime.artifact.tolerance import accumulated_tolerance
 from needle_tvm.errors import TuningError
 from needle_tvm.tune.gate import gate as gating
 from needle_tvm.tune.gate.gate import Expected, Gate, Guarded, Parameter, Writer

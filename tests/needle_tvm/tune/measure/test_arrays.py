@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from needle_runtime.memory import aligned_copy
 from needle_tvm._tvm.names import tvm
-from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import Gate
 from needle_tvm.tune.measure.arrays import Arrays
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from needle_runtime.process.threads import thread_environment
 from needle_tvm._tvm.names import tvm
-from needle_tvm.process.threads import thread_environment
 from needle_tvm.tune.measure.workers import CRASH, ERROR, TIMEOUT, Limits, Workers
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.tune.gate.gating import ONCE, TARGET, functions, ruled

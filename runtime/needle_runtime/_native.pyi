@@ -1,0 +1,42 @@
+"""The native module (runtime/src/python/caller.cc), for type checkers; it may not be built."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_Input = tuple[Sequence[int], np.dtype[Any], int, int, tuple[int, int] | None, int]
+
+def adopt(path: str, /) -> None:
+    """Let the library that is loaded from `path` use needle's threads instead of TVM's."""
+
+def use_threads(count: int, /) -> None:
+    """Let this thread's calls of adopted code use `count` threads; a Caller does this itself."""
+
+class Caller:
+    """A native call of compiled code: `caller(weights, *arrays)`.
+
+    Returns the results, or NotImplemented if `weights` is None or the code cannot take an array as
+    it is. `function` is the entry of a virtual machine of its own, since only one thread may use a
+    machine. `inputs` has (shape, dtype, DLPack's code, bits, range of an index, alignment in bytes)
+    for each input. `raise_error` is called with the kind and message of an error of the code. The
+    last `written` inputs are memory for results; if there are any, a call returns None. `dims` has
+    (min, max, multiple_of) for each size that is left to the call. `axes` has (input, axis, dim,
+    factor, added) for each axis whose extent is factor * size + added; it overrides `inputs`.
+    """
+
+    def __new__(
+        cls,
+        function: Any,
+        inputs: tuple[_Input, ...],
+        outputs: tuple[np.dtype[Any], ...],
+        raise_error: Callable[[str, str], None],
+        result: type | None,
+        bare: bool,
+        tuple: bool,
+        threads: int,
+        written: int = 0,
+        dims: tuple[tuple[int, int, int], ...] = (),
+        axes: tuple[tuple[int, int, int, int, int], ...] = (),
+    ) -> Caller: ...
+    def __call__(self, weights: Any, /, *arrays: Any) -> Any: ...

@@ -1,0 +1,161 @@
+"""Load tvm_ffi and TVM's runtime library without the compiler and without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import importlib.abc
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from needle_runtime._tvm import versions
+from needle_runtime._tvm.mapping import with_copy
+from needle_runtime.errors import InstallError
+from needle_runtime.process.forks import loading
+
+# Registered by TVM's runtime library, which the compiler may have loaded already.
+_VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
+
+_LIBRARY_LOADER = "ffi.Module.load_from_file.so"
+
+_CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
+
+_load_lock = threading.Lock()  # under `loading`, during which the process does not fork
+
+
+def load_ffi() -> Any:
+    """Return the tvm_ffi module, with TVM's runtime library in the process."""
+    with loading, _load_lock:
+        with torch_left_out():
+            try:
+                import tvm_ffi
+
+                register_interrupts(tvm_ffi)
+            except ImportError as error:
+                raise InstallError(
+                    f"tvm_ffi cannot be imported ({error}): {versions.FFI_HINT}"
+                ) from None
+        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
+            ctypes.CDLL(str(_library_folder() / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+        return tvm_ffi
+
+
+def _library_folder() -> Path:
+    folder = versions.runtime_library_folder()
+    if folder is None:
+        raise InstallError(
+            "TVM's runtime library was not found: pip install --force-reinstall needle-runtime"
+        )
+    return folder
+
+
+@functools.cache
+def read_symbols() -> threading.Thread:
+    """Return a thread in which tvm_ffi reads the symbols of all loaded libraries.
+
+    tvm_ffi reads them for the traceback of the first error that a C++ function raises, and
+    importing TVM's compiler raises several. With PyTorch loaded this takes 0.6 s, but the GIL is
+    free, so PyTorch can record a model meanwhile. Python waits for the thread when it ends.
+    """
+
+    def fail() -> None:
+        with loading, contextlib.suppress(TypeError):
+            tvm_ffi.get_global_func("ffi.String")(*range(4))
+
+    tvm_ffi = load_ffi()
+    thread = threading.Thread(target=fail, name="needle-symbols")
+    thread.start()
+    return thread
+
+
+def register_interrupts(tvm_ffi: Any) -> None:
+    """Let an interrupt in Python code that TVM calls end TVM's call with its own exception.
+
+    tvm_ffi raises a RuntimeError for every kind of error that it does not know.
+    """
+    for kind in (KeyboardInterrupt, SystemExit):
+        tvm_ffi.error.register_error(kind.__name__, kind)
+
+
+def load_library(code: bytes, *, stays: bool = False) -> Any:
+    """Load a compiled library's module from a private copy of its bytes.
+
+    The bytes are copied, since a file that is overwritten changes under the process that runs it.
+    The module and each of its functions keep the library in the process; when the last of them is
+    gone, the library is unloaded, unless it `stays`. Raises ArtifactError if this machine does not
+    allow loading code.
+    """
+    ffi = load_ffi()
+    open_library = ffi.get_global_func(_LIBRARY_LOADER)
+
+    def load(name: str) -> Any:
+        module = open_library(name, "so")
+        if stays:
+            ffi._ffi_api.ModuleGlobalsAdd(module)
+        if native() is not None:
+            native().adopt(name)
+        return module
+
+    with loading:
+        return with_copy(code, load)
+
+
+@functools.cache
+def native() -> Any:
+    """Return the runtime's native module, after loading TVM's libraries; None if not built."""
+    load_ffi()
+    try:
+        return importlib.import_module("needle_runtime._native")
+    except ImportError:
+        return None
+
+
+def load_cuda_runtime() -> Any:
+    """Load TVM's CUDA functions, too; return `load_ffi()`. Raises InstallError if that fails."""
+    ffi = load_ffi()
+    with loading, _load_lock:
+        if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
+            folder = _library_folder()
+            cudart = folder / "libcudart.so.13"  # present in a bundle for a GPU host
+            try:
+                if cudart.is_file():
+                    ctypes.CDLL(str(cudart), ctypes.RTLD_GLOBAL)
+                ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
+            except OSError as error:  # it is linked to the toolkit's libcudart and the driver
+                raise InstallError(
+                    f"TVM's runtime for CUDA cannot be loaded ({error}): it needs the NVIDIA "
+                    "driver and CUDA 13's libcudart, as in pip install nvidia-cuda-runtime"
+                ) from None
+    return ffi
+
+
+@contextlib.contextmanager
+def torch_left_out() -> Iterator[None]:
+    """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
+
+    Both import PyTorch if it is installed, for conversions that needle does not use: arrays are
+    passed by DLPack. If the process has imported PyTorch already, nothing changes.
+    """
+    finder = _WithoutTorch(threading.get_ident())
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _WithoutTorch(importlib.abc.MetaPathFinder):
+    """Hides PyTorch from imports of one thread; other threads may import it meanwhile."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ImportError for PyTorch in that thread; leave other imports to other finders."""
+        if name == "torch" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError("torch is left out", name=name)

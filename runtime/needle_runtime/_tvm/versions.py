@@ -1,0 +1,80 @@
+"""The version of TVM that this runtime belongs to, and installed versions. This module imports
+neither TVM nor tvm_ffi."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import needle_runtime
+
+# The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
+# `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
+TVM = "0.27.0.post1"
+FFI = "0.1.14.post1"
+
+FFI_HINT = f"pip install apache-tvm-ffi=={FFI}"
+INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
+
+UNKNOWN = "unknown"  # for a package that is installed but has no version
+
+_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # these also have a version file
+_VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
+
+
+@functools.cache
+def installed(distribution: str) -> str | None:
+    """Return the version of an installed `distribution`; None if there is none.
+
+    TVM and tvm-ffi have a version even if they are unpacked without metadata. Imports neither.
+    """
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        folder = _folder(_PACKAGES.get(distribution))
+    try:
+        found = _VERSION.search((folder / "_version.py").read_text()) if folder else None
+    except (OSError, ValueError):
+        found = None
+    return found.group(1) if found else None
+
+
+def _folder(package: str | None) -> Path | None:
+    """Return the folder of a package, found without importing it."""
+    spec = PathFinder.find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def tvm_library_folder() -> Path | None:
+    """Return the folder of TVM's shared libraries, found without importing TVM; None if missing."""
+    folder = _folder("tvm")
+    return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
+
+
+def runtime_library_folder() -> Path | None:
+    """Return the folder of the TVM runtime library to load; None if there is none.
+
+    It is the installed TVM's if that has the right version, so that the compiler and this package
+    share one: a second copy in the process would register everything twice. Otherwise it is the one
+    that this package carries.
+    """
+    folders = [Path(folder) / "lib" for folder in needle_runtime.__path__]
+    if installed("apache-tvm") in (TVM, None) and (theirs := tvm_library_folder()) is not None:
+        folders.insert(0, theirs)
+    return next((each for each in folders if (each / "libtvm_runtime.so").is_file()), None)
+
+
+def pair() -> dict[str, str]:
+    """Return the versions of TVM's runtime and of tvm-ffi, which a loaded artifact must match."""
+    # The runtime library of another TVM is in use if that TVM was imported before.
+    imported = installed("apache-tvm") if "tvm" in sys.modules else None
+    return {
+        "tvm": imported or TVM,
+        "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
+    }

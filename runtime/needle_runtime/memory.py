@@ -1,0 +1,188 @@
+"""The memory that a compiled program works on: the host's or a GPU's.
+
+It is allocated and copied by functions of TVM's runtime; those for GPUs are in a library that is
+loaded on first use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from needle_runtime._tvm.ffi import load_cuda_runtime, load_ffi
+from needle_runtime.artifact import bfloat16
+from needle_runtime.target.features import WIDEST
+from needle_runtime.target.kind import is_gpu
+
+# The alignment of a vector, in bytes. Code that was not built for inputs at any address crashes the
+# process if the memory of an input is aligned to less. The weights and the code's own memory are
+# always aligned.
+ALIGNMENT = WIDEST
+
+_CPU, _CUDA = 1, 2  # DLPack's device types
+# The virtual machine's allocators. The naive one asks the system each time. The pooled one keeps
+# freed memory for the next allocation of the same size; it is not used if sizes differ from call to
+# call, because it would keep memory for every size seen so far.
+_NAIVE_ALLOCATOR, _POOLED_ALLOCATOR = 1, 2
+_LARGE_PAGE = 2 << 20  # bytes; of x86 and of Arm with pages of 4 KiB
+_MADV_COLLAPSE = 25  # since Linux 6.1
+
+
+class HostMemory:
+    """The host's memory, where NumPy's arrays are; arrays are copied only if necessary.
+
+    `results` are the dtypes of the tensors that `to_numpy` will be given; `pooled` says whether
+    freed memory is kept for the next call.
+    """
+
+    def __init__(self, results: Collection[np.dtype[Any]], pooled: bool = True) -> None:
+        self._ffi = load_ffi()
+        # Asking a tensor whether it is bfloat16 would take longer than the conversion itself.
+        halves = any(map(bfloat16.is_bfloat16, results))
+        self._array = bfloat16.to_array if halves else np.from_dlpack
+        self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR if pooled else _NAIVE_ALLOCATOR)
+
+    def copied(self, array: np.ndarray[Any, Any]) -> Any:
+        """Return a tvm_ffi tensor with a copy of the array."""
+        return bfloat16.to_tensor(self._ffi, aligned_copy(array))
+
+    def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
+        """Return a tvm_ffi tensor over the array's own memory, or a copy if the code cannot read
+        that memory; the memory must begin at a multiple of `alignment` bytes."""
+        flags = array.flags
+        if flags.c_contiguous and flags.writeable and array.size:
+            tensor = bfloat16.to_tensor(self._ffi, array)
+            if tensor.data_ptr() % alignment == 0:
+                return tensor
+        return self.copied(array)
+
+    def use_large_pages(self, tensors: Iterable[Any]) -> None:
+        """Put the tensors' memory into large pages as far as the system can.
+
+        A call reads every weight. With small pages, about ten megabytes of weights occupy more
+        pages than the processor's TLB holds, and looking up the others takes up to a tenth of a
+        call.
+        """
+        if not sys.platform.startswith("linux"):
+            return
+        collapse = ctypes.CDLL(None).madvise
+        collapse.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for tensor in tensors:
+            start, size = tensor.data_ptr(), tensor.numel() * tensor.dtype.itemsize
+            begin = -(-start // _LARGE_PAGE) * _LARGE_PAGE
+            end = (start + size) // _LARGE_PAGE * _LARGE_PAGE
+            if begin < end:
+                # A failure (an older Linux, no memory in one piece) leaves the pages as they are.
+                collapse(begin, end - begin, _MADV_COLLAPSE)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """Return the tensor's elements, over the same memory."""
+        return self._array(tensor)
+
+    def synchronize(self) -> None:
+        """Do nothing: a call returns once its results are computed."""
+
+
+class CudaMemory:
+    """A GPU's memory: NumPy arrays are copied there and back; a copy is complete on return."""
+
+    def __init__(self, index: int) -> None:
+        self._ffi = ffi = load_cuda_runtime()
+        self.index = index
+        self._device = ffi.device("cuda", index)
+        self._new = ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+        self._fill = ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+        self._read = ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._wait = ffi.get_global_func("runtime.Device_StreamSync")
+        # The CPU is for values that the virtual machine itself computes, such as shapes.
+        self.machine_arguments = (
+            *(_CUDA, index, _POOLED_ALLOCATOR),
+            *(_CPU, 0, _POOLED_ALLOCATOR),
+        )
+
+    def holds(self, value: Any) -> bool:
+        """Return whether an array with `__dlpack__` is on this GPU already."""
+        return hasattr(value, "__dlpack_device__") and tuple(
+            map(int, value.__dlpack_device__())
+        ) == (_CUDA, self.index)
+
+    def imported(self, value: Any) -> Any:
+        """Return a tvm_ffi tensor over the memory of an array on this GPU (see `holds`)."""
+        return self._ffi.from_dlpack(value)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """Return an uninitialised tvm_ffi tensor on the GPU."""
+        return self._new(self._ffi.Shape(shape), dtype.name, self._device, None)
+
+    def copied(self, array: np.ndarray[Any, Any]) -> Any:
+        """Return a tvm_ffi tensor on the GPU with the array's elements."""
+        tensor = self.empty(array.shape, array.dtype)
+        if array.size:
+            rows = np.ascontiguousarray(array)
+            self._fill(tensor, ctypes.c_void_p(rows.ctypes.data), rows.nbytes)
+        return tensor
+
+    def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
+        """Return a tvm_ffi tensor on the GPU with the array's elements."""
+        return self.copied(array)
+
+    def use_large_pages(self, tensors: Iterable[Any]) -> None:
+        """Do nothing: a GPU's driver chooses the pages of its memory."""
+
+    def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """Return a NumPy array with the tensor's elements, once they are computed."""
+        array = np.empty(tuple(tensor.shape), bfloat16.dtype_named(str(tensor.dtype)))
+        if array.size:
+            if self.stream():  # reading waits only for the default stream
+                self.synchronize()
+            self._read(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+        return array
+
+    def synchronize(self) -> None:
+        """Wait until all work on this thread's stream is done."""
+        self._wait(self._device, self.stream())
+
+    def stream(self) -> int:
+        """Return the stream of this thread's calls of compiled code; 0 is CUDA's default stream."""
+        return int(self._ffi.get_raw_stream(self._device))
+
+    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
+        """Return a context in which this thread's calls of compiled code go to `stream`."""
+        return self._ffi.use_raw_stream(self._device, stream)
+
+
+Memory = HostMemory | CudaMemory
+
+
+def of(
+    target: Mapping[str, Any],
+    results: Collection[np.dtype[Any]],
+    device: int = 0,
+    pooled: bool = True,
+) -> Memory:
+    """Return the memory that code for a manifest's target works on.
+
+    `results` are the dtypes of the outputs; `device` is the index of the GPU that the code runs on.
+    Without `pooled`, the host's memory is freed as soon as a call no longer needs it.
+    """
+    return CudaMemory(device) if is_gpu(target) else HostMemory(results, pooled)
+
+
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT."""
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    # A slice would not do: NumPy does not move the pointer of an empty slice.
+    copy = np.ndarray(array.shape, array.dtype, memory, start)
+    copy[...] = array
+    if not copy.size:
+        # TVM calls an empty array contiguous only if all strides are those of a row-major array.
+        strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
+        return np.lib.stride_tricks.as_strided(copy, strides=strides)
+    return copy

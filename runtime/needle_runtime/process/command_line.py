@@ -1,0 +1,327 @@
+"""Helpers shared by all command lines: one-line errors, exit codes, progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from needle_runtime.errors import NeedleTVMError, UsageError
+from needle_runtime.text import error_line, one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class Status(Protocol):
+    """The progress of a search: `needle_tvm.tune.status.Status`."""
+
+    @property
+    def headline(self) -> str: ...
+    @property
+    def spent(self) -> float | None: ...
+    @property
+    def best(self) -> Mapping[str, float | None]: ...
+
+
+Progress = Callable[[int, int, str | Status], None]
+
+_LINE_SECONDS = 2.0  # between lines of a search's progress while nothing becomes faster
+
+
+_LARGEST = 2**63 - 1
+_MOST_REPEATS = 1_000_000  # all times are kept in memory
+
+
+def open_streams() -> None:
+    """Open standard streams that the caller has closed (`>&-`) to the null device.
+
+    Otherwise Python has None for them, and the next opened file gets their number.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                found = os.open(os.devnull, os.O_RDWR)
+                if found != number:
+                    os.dup2(found, number)
+                    os.close(found)
+            setattr(sys, name, open(os.devnull, mode))
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line.
+
+    `rest` is the name of the list argument that also receives positional arguments after options.
+    By itself, argparse would reject those as unknown.
+    """
+
+    rest: str | None = None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        open_streams()
+        return super().parse_args(args, namespace)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = super().parse_known_args(args, namespace)
+        if self.rest is not None:
+            more = [text for text in left if not text.startswith("-")]
+            setattr(found, self.rest, [*getattr(found, self.rest), *more])
+            left = [text for text in left if text.startswith("-")]
+        return found, left
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: error: {one_line(message)}\n")
+
+
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """Parse a whole number of at least 0."""
+    return _whole(text, 0)
+
+
+def repeats(text: str) -> int:
+    """Parse a whole number from 1 to a million, for the number of timed calls."""
+    return _whole(text, 1, _MOST_REPEATS)
+
+
+def _whole(text: str, least: int, most: int = _LARGEST) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is below {least}")
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{value} is above {most}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Parse a number of seconds above 0."""
+    return _time(text, "seconds")
+
+
+def minutes(text: str) -> float:
+    """Parse a number of minutes above 0."""
+    return _time(text, "minutes")
+
+
+def _time(text: str, unit: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
+    return value
+
+
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Raise UsageError, before any work is done, if the file `path` could not be written later.
+
+    With `folder`, `path` is the folder of the file.
+    """
+    try:
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if (folder or there != path) and not there.is_dir():
+            raise UsageError(f"{path}: {there} is not a folder")
+        if not folder and there == path and there.is_dir():
+            raise UsageError(f"{path}: is a folder, not a file")
+        if not os.access(there, os.W_OK):
+            raise UsageError(f"{path}: {there} is not writable")
+        # Permission alone is not enough: there are /proc and full disks.
+        with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
+    """Run `program` by `run()` and return its exit code; every error becomes one line on stderr.
+
+    With `debug` or NEEDLE_DEBUG set, a traceback is printed. Ctrl-C and SIGTERM unwind the stack,
+    so that child processes and temporary files are removed too.
+    """
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as error:
+        _free_frames(error)
+        return _complain(program, "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has ended, as in `... | head`
+        return FAILED
+    except Exception as error:
+        if debug or os.environ.get("NEEDLE_DEBUG"):
+            traceback.print_exc()
+            details = getattr(error.__cause__ or error, "details", "")  # a child's stderr
+            sys.stderr.write(details and f"{details}\n")
+        _free_frames(error)
+        if isinstance(error, UsageError):
+            return _complain(program, error_line(error), USAGE)
+        if isinstance(error, (NeedleTVMError, OSError, *_errors_of_needle())):
+            return _complain(program, error_line(error), FAILED)
+        text = f"{type(error).__name__}: {error_line(error)} (NEEDLE_DEBUG=1 shows where)"
+        return _complain(program, text, FAILED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        try:
+            sys.stdout.flush()
+        except OSError:  # no reader, or the disk is full; Python would flush again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _errors_of_needle() -> tuple[type[Exception], ...]:
+    """Return needle's TraceError if needle was imported; otherwise it was not raised."""
+    errors = sys.modules.get("needle.errors")
+    return (errors.TraceError,) if errors else ()
+
+
+def _free_frames(error: BaseException | None) -> None:
+    """Free the values in the frames of an error.
+
+    TVM warns on stderr when an unfinished block builder is freed. Freed here, it does so before the
+    program's own last line and not after it.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _complain(program: str, text: str, code: int) -> int:
+    sys.stderr.write(f"{program}: error: {text}\n")
+    return code
+
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that prints text as it is: brackets are not markup, :words: not emoji.
+
+    Names of models, files and kernels come from elsewhere. The console is 120 columns wide, or as
+    wide as its terminal.
+    is a terminal, which has a width of its own.
+    """
+    from rich.console import Console
+
+    made = Console(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+    if not made.is_terminal:
+        made.width = 120
+    return made
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Progress]:
+    """Show a bar on a terminal's stderr, one line per new step elsewhere, nothing if quiet.
+
+    Yields a function to call with (done, total, text). If the text is a search's `Status`, the bar
+    shows its budget. Without a terminal, a status becomes a line at most every two seconds, or when
+    a task has become faster.
+    """
+    if quiet:
+        yield lambda done, total, text: None
+        return
+    screen = console(stderr=True)
+    if screen.is_terminal:
+        with _display(screen) as show:
+            yield show
+    else:
+        lines = _Lines(screen)
+        try:
+            yield lines.show
+        finally:
+            lines.flush()
+
+
+@contextmanager
+def _display(console: Console) -> Iterator[Progress]:
+    """Show a bar while the block runs."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=console, transient=True, refresh_per_second=8) as bars:
+        task = bars.add_task("starting")
+
+        def show(done: int, total: int, text: str | Status) -> None:
+            if isinstance(text, str):
+                bars.update(task, completed=done, total=max(total, 1), description=printable(text))
+            else:
+                # The bar never completes here, because a complete bar's clock stops.
+                spent = min(text.spent or 0, 0.999)
+                bars.update(task, total=1, completed=spent, description=printable(text.headline))
+
+        yield show
+
+
+class _Lines:
+    """Progress as lines of text, for a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said = ""
+        self._pending = ""  # the last state of a search that was not printed yet
+        self._best: dict[str, float | None] = {}
+        self._next = 0.0
+
+    def show(self, done: int, total: int, text: str | Status) -> None:
+        if isinstance(text, str):
+            self.flush()
+            self._say(text)
+            return
+        best = dict(text.best)
+        improved = best != self._best and any(best.values())
+        self._pending = str(text)
+        if improved or time.monotonic() >= self._next:
+            self.flush()
+        self._best = best
+
+    def flush(self) -> None:
+        """Print the last report of a search, so that its end is not left out."""
+        if self._pending:
+            self._say(self._pending)
+            self._pending, self._next = "", time.monotonic() + _LINE_SECONDS
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            # The line is not wrapped, because a pipe has no width.
+            self._console.print(printable(line), soft_wrap=True)
+        self._said = line
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add `--size DIM=N`, which may be given for several dims."""
+    parser.add_argument(
+        "--size",
+        type=_size_of_dim,
+        action="append",
+        default=[],
+        metavar="DIM=N",
+        help="size of a dim in random inputs (default: the least)",
+    )
+
+
+def _size_of_dim(text: str) -> tuple[str, int]:
+    name, separator, number = text.partition("=")
+    if not separator or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form DIM=N")
+    return name, int(number)
