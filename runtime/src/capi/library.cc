@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "capi/failure.h"
-#include "cpu/thread_pool.h"
-#include "runtime/threads.h"
+#include "threads/thread_pool.h"
+#include "threads/adopt.h"
 
 namespace needle::capi {
 

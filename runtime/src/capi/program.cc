@@ -12,8 +12,8 @@
 #include "capi/features.h"
 #include "capi/library.h"
 #include "capi/sha256.h"
-#include "cpu/thread_pool.h"
-#include "runtime/threads.h"
+#include "threads/thread_pool.h"
+#include "threads/adopt.h"
 
 namespace needle::capi {
 
