@@ -156,7 +156,7 @@ zoo: $(STAMPS)/zoo
 # Run on the GPU host, by its own Python. The bundle has everything else that they need.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
-	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
+	@PYTHONPATH=runtime$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
 # gpu-bundle compiles everything for that host here and packs it into .gpu/. gpu-rehearse runs it on an
 # emulated GPU. gpu-page writes the page of the archive that gpu-bench wrote (ARGS="FILE").
