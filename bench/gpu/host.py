@@ -114,9 +114,7 @@ def set_up(arguments: Sequence[str], started: float) -> None:
     if STARTED in os.environ:
         return
     shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
-    with contextlib.suppress(
-        FileExistsError
-    ):  # needle's modules look for its threads beside needle
+    with contextlib.suppress(FileExistsError):  # where needle's modules look for the threads
         (ROOT / "needle_runtime").symlink_to(Path("runtime", "needle_runtime"))
     os.environ[STARTED] = str(started)
     before = os.environ.get("PYTHONPATH")

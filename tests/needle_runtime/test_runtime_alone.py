@@ -1,4 +1,4 @@
-"""An artifact needs only needle_runtime, NumPy and tvm-ffi to run; TVM may be installed beside them.
+"""An artifact needs only needle_runtime, NumPy and tvm-ffi to run. TVM may be installed, too.
 
 The processes here see a folder with only these packages, without their metadata, and with
 typing_extensions, which tvm-ffi needs.
