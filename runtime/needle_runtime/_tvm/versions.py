@@ -10,8 +10,6 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-import needle_runtime
-
 # The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
 # `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
 TVM = "0.27.0.post1"
@@ -64,7 +62,8 @@ def runtime_library_folder() -> Path | None:
     share one: a second copy in the process would register everything twice. Otherwise it is the one
     that this package carries.
     """
-    folders = [Path(folder) / "lib" for folder in needle_runtime.__path__]
+    package = sys.modules["needle_runtime"].__path__  # two folders in an editable install
+    folders = [Path(folder) / "lib" for folder in package]
     if installed("apache-tvm") in (TVM, None) and (theirs := tvm_library_folder()) is not None:
         folders.insert(0, theirs)
     return next((each for each in folders if (each / "libtvm_runtime.so").is_file()), None)

@@ -41,7 +41,7 @@ def add_inspect(
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print the facts of the artifact that `options` name, and draw its graph if they ask for it."""
+    """Print the facts of the artifact that `options` name; draw its graph if they ask for it."""
     if options.graph is not None:
         check_picture(options.graph)
     artifact = Artifact.from_manifest(options.path, options.require_signature)
