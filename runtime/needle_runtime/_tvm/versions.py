@@ -15,6 +15,15 @@ from pathlib import Path
 TVM = "0.27.0.post1"
 FFI = "0.1.14.post1"
 
+# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned one, and those of the last
+# two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these lines.
+RUNS = {
+    ("0.27.0.post1", "0.1.14.post1"),
+}
+# The first needle-runtime that runs what this version writes. A change that an older runtime would
+# not understand raises it.
+NEEDS = "0.1"
+
 FFI_HINT = f"pip install apache-tvm-ffi=={FFI}"
 INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
 
@@ -70,10 +79,16 @@ def runtime_library_folder() -> Path | None:
 
 
 def pair() -> dict[str, str]:
-    """Return the versions of TVM's runtime and of tvm-ffi, which a loaded artifact must match."""
+    """Return the versions of TVM's runtime and of tvm-ffi that are in use."""
     # The runtime library of another TVM is in use if that TVM was imported before.
     imported = installed("apache-tvm") if "tvm" in sys.modules else None
     return {
         "tvm": imported or TVM,
         "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
     }
+
+
+def runs(wanted: tuple[str, str]) -> bool:
+    """Return whether the runtime in use runs code of a pair of versions of TVM and tvm-ffi."""
+    here = tuple(pair().values())
+    return wanted == here or (here == (TVM, FFI) and wanted in RUNS)
