@@ -29,6 +29,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from needle_runtime.process import turns  # noqa: F401  # hooks forks: not while one waits
 from needle_runtime.process.forks import loading
 
 if TYPE_CHECKING:
