@@ -10,6 +10,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import ops
+from needle_runtime._tvm import versions as runtime_versions
 from needle_runtime.artifact import layout
 from needle_tvm import cache
 from needle_tvm._tvm import versions
@@ -98,7 +99,8 @@ def variant(name, x, monkeypatch):
         source = "pair" if name in versions.pair() else "stamp"
         found = getattr(versions, source)()
         assert name in found
-        monkeypatch.setattr(versions, source, lambda: {**found, name: "another"})
+        for module in [versions, *([runtime_versions] if source == "pair" else [])]:
+            monkeypatch.setattr(module, source, lambda: {**found, name: "another"})
     return model, inputs, options
 
 

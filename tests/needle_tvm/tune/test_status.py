@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import rich.console
 
-from needle_runtime.process import command_line as cli
 from needle_tvm import terminal
 from needle_tvm.tune.status import Status, clock, shortened
 
@@ -96,14 +95,14 @@ class Terminal:
 
 
 def test_a_terminal_shows_a_bar(monkeypatch):
-    terminal = Terminal(monkeypatch)
+    shown = Terminal(monkeypatch)
     with terminal.progress() as report:
         report(0, 3, "[no] markup")
         time.sleep(0.2)
         report(2, 3, replace(STATUS, budget_seconds=None))
         time.sleep(0.2)
         report(2, 3, "checking parity")
-    frames = terminal.frames()
+    frames = shown.frames()
     assert any("[no] markup" in frame for frame in frames)
     assert any("tuned: 37 of 256 trials, 0:12, 1:13 left" in frame for frame in frames)
     assert any("checking parity" in frame for frame in frames)
@@ -111,7 +110,7 @@ def test_a_terminal_shows_a_bar(monkeypatch):
 
 def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
 
     def at(trials, best, seconds):
         now[0] = 100 + seconds
