@@ -57,6 +57,13 @@ def tvm_library_folder() -> Path | None:
     return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
+def ffi_library_folder() -> Path | None:
+    """Return the folder of tvm-ffi's shared library, found without importing it; None if there is
+    none."""
+    folder = _folder("tvm_ffi")
+    return None if folder is None else folder / "lib"
+
+
 def runtime_library_folder() -> Path | None:
     """Return the folder of the TVM runtime library to load; None if there is none.
 
