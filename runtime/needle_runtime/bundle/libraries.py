@@ -147,4 +147,4 @@ def _of_compiler(name: str, machine: str) -> Path | None:
 class _LinkMap(ctypes.Structure):
     """The head of <link.h>'s struct link_map: a library's address and path."""
 
-    _fields_: Sequence[tuple[str, type]] = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
