@@ -18,12 +18,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # pip reports what it installs on stderr: a line each, and on a terminal progress bars as well.
 export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 
-NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
+# The two distributions, installed together: needle-dl needs needle-runtime.
+PROJECTS := pyproject.toml runtime/pyproject.toml
+NATIVE := CMakeLists.txt runtime/CMakeLists.txt runtime/settings.cmake $(PROJECTS) \
+  $(shell find src runtime/src -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm kernel_lab apps bench gallery tests docs .ci
-TYPED := needle needle_tvm kernel_lab
-CXX_SOURCES = $(shell find src tests needle_tvm/tir -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs .ci
+CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples tests needle_tvm -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -92,7 +94,7 @@ campaign: build
 lint: $(STAMPS)/lint
 	$(PY) -m ruff check $(LINT_PATHS)
 	$(PY) -m ruff format --check $(LINT_PATHS)
-	$(PY) -m mypy $(TYPED)
+	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
@@ -105,7 +107,7 @@ sanitize: build
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY))
 	@$(VENV)/bin/cmake --build $(SANITIZED)/cmake
 	@rm -rf $(SANITIZED)/tree && mkdir -p $(SANITIZED)/tree
-	@cp -r needle needle_tvm apps bench tests pyproject.toml $(SANITIZED)/tree
+	@cp -r needle needle_tvm runtime/needle_runtime apps bench tests pyproject.toml $(SANITIZED)/tree
 	@$(VENV)/bin/cmake --install $(SANITIZED)/cmake --prefix $(SANITIZED)/tree
 	@$(PYTHON) -m venv --without-pip $(SANITIZED)/venv
 	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -154,7 +156,7 @@ zoo: $(STAMPS)/zoo
 # Run on the GPU host, by its own Python. The bundle has everything else that they need.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
-	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
+	@PYTHONPATH=runtime$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
 # gpu-bundle compiles everything for that host here and packs it into .gpu/. gpu-rehearse runs it on an
 # emulated GPU. gpu-page writes the page of the archive that gpu-bench wrote (ARGS="FILE").
@@ -163,7 +165,7 @@ gpu-bundle gpu-rehearse gpu-page: build
 
 # Removes only files that these recipes make; a user's cache of compiled models stays.
 clean:
-	rm -rf $(VENV) build dist $(OUT)
+	rm -rf $(VENV) build runtime/build dist $(OUT)
 
 help:
 	@echo "build (default)  the native backend, into .venv       check      looks for the needed tools"
@@ -210,7 +212,7 @@ $(STAMPS)/venv:
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-# $(call install,STAMP,GROUPS) installs pyproject.toml's packages of the groups, then sets the stamp.
+# $(call install,STAMP,GROUPS) installs the projects' packages of the groups, then sets the stamp.
 define install
 @$(PY) .ci/requirements.py $(2) > $(1).txt
 @$(PY) -m pip install -r $(1).txt >&2
@@ -218,7 +220,7 @@ define install
 endef
 
 # The build's own requirements go into .venv too, so that a rebuild is one compiler run.
-$(STAMPS)/dependencies: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/dependencies: $(PROJECTS) $(STAMPS)/venv
 	@echo "installing TVM, NumPy, matplotlib, CMake, pytest and their dependencies into $(VENV)" \
 	  "(280 MB; a few minutes the first time)" >&2
 	$(call install,$@,build $(EXTRAS))
@@ -226,7 +228,7 @@ $(STAMPS)/dependencies: pyproject.toml $(STAMPS)/venv
 $(STAMPS)/native: $(STAMPS)/dependencies $(NATIVE)
 	$(require_tools)
 	@echo "compiling the native backend (a minute or two)" >&2
-	@$(PY) -m pip install --no-build-isolation --no-deps --editable . >&2
+	@$(PY) -m pip install --no-build-isolation --no-deps --editable ./runtime --editable . >&2
 	@touch $@
 
 $(STAMPS)/peers: $(STAMPS)/native

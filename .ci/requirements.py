@@ -1,7 +1,8 @@
-"""Prints requirements of pyproject.toml, one a line: `requirements.py build NAME...`.
+"""Prints requirements of the two projects here, one a line: `requirements.py build NAME...`.
 
-`build` stands for what building the project needs (with CMake and Ninja, which scikit-build-core
-otherwise adds by itself), every other name for an extra. Runs before anything is installed.
+`build` stands for what building both needs (with CMake and Ninja, which scikit-build-core otherwise
+adds by itself) and for what they always need, every other name for an extra of the first project.
+Runs before anything is installed.
 """
 
 import re
@@ -13,26 +14,41 @@ if sys.version_info >= (3, 11):
 else:  # the copy that pip brings along there
     from pip._vendor import tomli as tomllib
 
+FOLDERS = (".", "runtime")
 
-def requirements(project: dict, names: list[str]) -> list[str]:
-    """The requirement lines of the named groups, an extra that names another one expanded."""
-    own = re.escape(project["project"]["name"])
-    extras = project["project"].get("optional-dependencies", {})
+
+def requirements(files: list[dict], names: list[str]) -> list[str]:
+    """The requirement lines of the named groups, extras of the projects themselves expanded."""
+    projects = {file["project"]["name"]: file["project"] for file in files}
     lines = []
     for name in names:
         if name == "build":
-            lines += [*project["build-system"]["requires"], "cmake", "ninja"]
-            lines += project["project"].get("dependencies", [])
-            continue
+            lines += [line for file in files for line in file["build-system"]["requires"]]
+            lines += ["cmake", "ninja"]
+            lines += [line for file in files for line in file["project"].get("dependencies", [])]
+        else:
+            lines.append(f"{files[0]['project']['name']}[{name}]")
+    return list(dict.fromkeys(found for line in lines for found in _expanded(line, projects)))
+
+
+def _expanded(line: str, projects: dict[str, dict]) -> list[str]:
+    """A requirement of another project, or the requirements that an own one's extras stand for."""
+    match = re.match(r"([\w.-]+)(?:\[(.+)\])?", line)
+    project = projects.get(match[1])
+    if project is None:
+        return [line]
+    extras = project.get("optional-dependencies", {})
+    lines = []
+    for name in filter(None, re.split(r"\s*,\s*", match[2] or "")):
         if name not in extras:
-            raise SystemExit(f"requirements.py: pyproject.toml has no extra {name!r}")
-        for line in extras[name]:
-            nested = re.fullmatch(rf"{own}\[(.+)\]", line)
-            found = [extra.strip() for extra in nested[1].split(",")] if nested else []
-            lines += requirements(project, found) if nested else [line]
+            raise SystemExit(f"requirements.py: {match[1]} has no extra {name!r}")
+        for each in extras[name]:
+            lines += _expanded(each, projects)
     return lines
 
 
 if __name__ == "__main__":
-    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    sys.stdout.write("\n".join(requirements(tomllib.loads(text), sys.argv[1:])) + "\n")
+    root = Path(__file__).parent.parent
+    found = [root / folder / "pyproject.toml" for folder in FOLDERS]
+    parsed = [tomllib.loads(file.read_text(encoding="utf-8")) for file in found]
+    sys.stdout.write("\n".join(requirements(parsed, sys.argv[1:])) + "\n")

@@ -1,8 +1,8 @@
 """Command lines that evaluate and train models, and code they share with benchmarks and tests.
 
 - `tvm_eval.py` and `train_*.py` are thin. All command lines share
-  `needle_runtime.process.command_line`. A script first puts the repository root on the path, so that
-  all files import each other from `apps`, as benchmarks and tests do.
+  `needle_runtime.process.command_line`. A script first puts the repository root on the path, so
+  that all files import each other from `apps`, as benchmarks and tests do.
 - `evaluation` turns a request into a JSON-able result and prints nothing. `report` turns the result
   into a table, a file and a chart. `ladder` lists the rungs of `--ladder`: each rung is a stage
   with the passes and rules of later rungs disabled.

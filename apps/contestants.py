@@ -1,8 +1,8 @@
 """needle's own contestants, each run in a child process: the eager model, its training step, and
 the compiled model, called as its users call it or as code alone.
 
-Each function is a factory of needle_runtime.process.timing: it returns (call, outputs). It imports only
-modules that the contestant needs, so that each process is like one that a user would run.
+Each function is a factory of needle_runtime.process.timing: it returns (call, outputs). It imports
+only modules that the contestant needs, so that each process is like one that a user would run.
 The calls of an inference take several sets of inputs in turn (`fresh`).
 """
 

@@ -20,7 +20,6 @@ from apps.ladder import Rung
 from apps.subjects import Subject
 from needle_runtime.errors import EvaluationError, UsageError
 from needle_runtime.process import timing
-from needle_runtime.process.command_line import Progress
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.threads import available_cores
 from needle_runtime.process.timing import TimingError
@@ -29,6 +28,7 @@ from needle_runtime.target.precision import FLOAT32
 from needle_runtime.text import error_line
 from needle_tvm.check import parity
 from needle_tvm.stages import OWN, STAGES
+from needle_tvm.terminal import Progress
 from needle_tvm.tune.status import Status
 
 PEERS = ("torch", "onnxruntime")  # the benchmarks have more peers

@@ -1,7 +1,7 @@
 """Other frameworks that run the same model, and the packages and options that each needs.
 
-Each peer is a contestant of needle_runtime.process.timing in its own process, with the same weights and
-inputs as ours. `PEERS` describes each peer under the key that selects it.
+Each peer is a contestant of needle_runtime.process.timing in its own process, with the same weights
+and inputs as ours. `PEERS` describes each peer under the key that selects it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from needle_runtime.errors import EvaluationError, UsageError
 from needle_runtime.process import command_line as cli
 from needle_runtime.target import host
 from needle_runtime.text import error_line
+from needle_tvm import terminal
 
 CHECKPOINT = ".checkpoint.safetensors"
 _QUIET_SECONDS = 5.0  # least time between progress lines within an epoch
@@ -117,7 +118,7 @@ def main(
             raise UsageError(f"device {options.device!r} is not available on this machine")
         ndl.manual_seed(options.seed)
         task = make_task(options, device)
-        with cli.progress(options.quiet) as report:
+        with terminal.progress(options.quiet) as report:
             progress = train(task, options, report)
         return finish(task, progress, options)
 
@@ -137,7 +138,7 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
     return base * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1)))
 
 
-def train(task: Task, options: argparse.Namespace, report: cli.Progress) -> Progress:
+def train(task: Task, options: argparse.Namespace, report: terminal.Progress) -> Progress:
     """Train to the end or until stopped, and write a checkpoint in either case.
 
     Raises UsageError if there is no checkpoint to resume or its run has other settings; after

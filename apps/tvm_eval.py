@@ -16,6 +16,7 @@ from apps import models
 from needle_runtime.errors import UsageError
 from needle_runtime.process import command_line as cli
 from needle_runtime.target.precision import FLOAT32, PRECISIONS
+from needle_tvm import terminal
 from needle_tvm.stages import OWN, PRODUCTS, STAGES
 
 DEVICES = ("cpu", "cuda")
@@ -176,10 +177,10 @@ def run(options: argparse.Namespace) -> int:
     from apps import evaluation, report
 
     # With `--json -`, stdout carries the JSON object alone.
-    console = cli.console(stderr=to_stdout, quiet=options.quiet)
+    console = terminal.console(stderr=to_stdout, quiet=options.quiet)
     fields = evaluation.Request.__dataclass_fields__
     request = evaluation.Request(**{name: getattr(options, name) for name in fields})
-    with cli.progress(options.quiet) as progress:
+    with terminal.progress(options.quiet) as progress:
         result = evaluation.evaluate(request, progress)
 
     report.print_table(result, console)

@@ -30,6 +30,7 @@ from needle_runtime.process.child import Child
 from needle_runtime.process.threads import available_cores, thread_environment
 from needle_runtime.target import host
 from needle_runtime.text import error_line
+from needle_tvm import terminal
 
 BEFORE = "before, "  # prefix of contestants of another commit, which are not peers
 Block = TypeVar("Block")
@@ -119,7 +120,7 @@ def run(
                 failed[each] = error_line(error)
 
     try:
-        with cli.progress() as bar:
+        with terminal.progress() as bar:
             results = timing.contest(
                 entries,
                 rounds=options.rounds,

@@ -1,5 +1,5 @@
-"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing, and a service that
-measures compiling.
+"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing, and a service
+that measures compiling.
 
 Each contestant gets files of the input x, (steps, batch, ...), and of the weights. In mode
 `forward` a call's weights are constants. In mode `gradient` a call takes weights as inputs, as

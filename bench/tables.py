@@ -12,8 +12,8 @@ from rich.table import Table
 from apps import report
 from apps.contestants import CODE
 from bench.contests import EAGER, fastest, is_called
-from needle_runtime.process.command_line import console
 from needle_runtime.text import counted, digits, duration, interval
+from needle_tvm.terminal import console
 
 Rows = Sequence[Sequence[str]]  # the row of headings, then the other rows
 

@@ -33,6 +33,7 @@ from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.threads import thread_environment
 from needle_runtime.process.timing import Calls, Contestant, load_arrays, save_arrays
 from needle_runtime.text import error_line
+from needle_tvm import terminal
 from needle_tvm.cache import CACHE_VARIABLE
 
 # Names that begin with "needle" get a column of ratios (see contests.run).
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = [cases.Case(each, cases.MODELS[each].batches[0]) for each in options.models]
     left = [case for case in wanted if case.name not in names]
     for number, case in enumerate(left):
-        with scratch_folder("needle-bench-") as folder, cli.progress() as bar:
+        with scratch_folder("needle-bench-") as folder, terminal.progress() as bar:
             subject = case.subject(folder)
             bar(number, len(left), f"{case.name}: our search")
             ours = search("ours", folder, subject, options, 60 * options.minutes)

@@ -10,11 +10,11 @@ Measured: 98.6 % of the test images right after 3 s of training; logistic regres
 """
 
 import numpy as np
-from common import Lesson, predict, tiles
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 
 import needle as ndl
+from common import Lesson, predict, tiles
 from needle import nn
 
 FILTERS = 16

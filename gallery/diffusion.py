@@ -9,10 +9,10 @@ Measured: likeness to test digits (common.py) 0.74 after 20 s of training; Gauss
 """
 
 import numpy as np
-from common import Lesson, likeness, predict, tiles
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, likeness, predict, tiles
 from needle import nn
 
 TIMES, WIDTH = 100, 256

@@ -10,10 +10,10 @@ with the digits' mean and covariance 0.40.
 """
 
 import numpy as np
-from common import Lesson, likeness, predict, tiles
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, likeness, predict, tiles
 from needle import nn
 
 RANDOM, WIDTH, BATCH = 16, 256, 64

@@ -10,11 +10,11 @@ Measured: 31 of the other 32 members right after 1 s of training; by friendship 
 """
 
 import numpy as np
-from common import Lesson, laid_out, predict
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
 import needle as ndl
+from common import Lesson, laid_out, predict
 from needle import nn
 
 MEMBERS, WIDTH, TEACHER, PRESIDENT = 34, 16, 0, 33

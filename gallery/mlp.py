@@ -9,11 +9,11 @@ Measured: 99.5 % of new points right after 1 s of training; logistic regression 
 """
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 
 import needle as ndl
+from common import Lesson, predict
 from needle import nn
 
 ARMS, NOISE = 3, 0.04

@@ -10,11 +10,11 @@ Measured: 500 of 500 steps upright from new beginnings after 6 s of training; ra
 """
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
 import needle as ndl
+from common import Lesson, predict
 from needle import nn
 
 CARTS, LONGEST, DISCOUNT = 16, 500, 0.99

@@ -9,10 +9,10 @@ Measured: 98.0 % of the test digits right, the plain network 71.6 %; 8 s of trai
 """
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, predict
 from needle import nn
 
 CHANNELS, BLOCKS = 16, 19

@@ -13,11 +13,11 @@ import subprocess
 import sys
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 
 import needle as ndl
 import needle_tvm
+from common import Lesson, predict
 from needle import nn
 
 # Trains on some batches, from the state in a file or from the shipped state.

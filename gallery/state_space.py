@@ -10,10 +10,10 @@ Measured: 99.0 % of the letters right; 11.9 % without a state, where 12.5 % are 
 """
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, predict
 from needle import nn
 
 LETTERS, COPIED, LENGTH, WIDTH, STATE = 8, 4, 24, 48, 8

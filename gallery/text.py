@@ -9,11 +9,11 @@ Measured: 2.16 (LSTM, 14 s of training) and 2.13 (GRU, 21 s) bits a letter; lett
 """
 
 import numpy as np
-from common import Lesson, predict
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
 import needle as ndl
+from common import Lesson, predict
 from needle import nn
 
 WIDTH, LENGTH, BATCH = 192, 64, 32

@@ -11,10 +11,10 @@ each place is right in 0.1 %.
 """
 
 import numpy as np
-from common import Lesson, looks_of, predict
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, looks_of, predict
 from needle import nn
 
 LENGTH, DIGITS, WIDTH, HEADS, LAYERS = 10, 10, 64, 4, 2

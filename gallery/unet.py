@@ -10,10 +10,10 @@ Measured: intersection over union 0.94 on new pictures after 9 s of training; Ot
 """
 
 import numpy as np
-from common import Lesson, predict, tiles
 from matplotlib.figure import Figure
 
 import needle as ndl
+from common import Lesson, predict, tiles
 from needle import nn
 
 SIDE, CELLS, WIDTH = 48, 6, 12

@@ -10,12 +10,12 @@ Measured: squared error 0.031 a pixel on test digits after 4 s of training; two 
 """
 
 import numpy as np
-from common import Lesson, predict, tiles
 from matplotlib.figure import Figure
 from scipy.stats import norm
 from sklearn.decomposition import PCA
 
 import needle as ndl
+from common import Lesson, predict, tiles
 from needle import nn
 
 WIDTH, LATENT = 256, 2

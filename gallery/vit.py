@@ -9,11 +9,11 @@ Measured: 94.4 % of the test images right after 15 s of training; logistic regre
 """
 
 import numpy as np
-from common import Lesson, looks_of, predict
 from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 
 import needle as ndl
+from common import Lesson, looks_of, predict
 from needle import nn
 
 SIDE, PATCH, WIDTH, HEADS, LAYERS = 16, 4, 64, 4, 3

@@ -15,12 +15,11 @@ from needle_runtime.process.command_line import (
     OK,
     Parser,
     check_writable,
-    console,
     guarded,
     natural,
     positive,
-    progress,
 )
+from needle_tvm.terminal import console, progress
 
 _PROGRAM = "python -m kernel_lab"
 

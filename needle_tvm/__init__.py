@@ -48,6 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("errors", "runtime"):
+        return importlib.import_module(f"needle_tvm.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'needle_tvm' has no attribute {name!r}")

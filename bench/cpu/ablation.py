@@ -10,13 +10,13 @@ from typing import Any
 import apps.contestants
 import apps.report
 from bench import cases, compiling, contests
-from needle_runtime.process import command_line as cli
 from needle_runtime.process import timing
 from needle_runtime.process.child import ChildError
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.threads import thread_environment
 from needle_runtime.process.timing import Contestant
 from needle_runtime.text import error_line
+from needle_tvm import terminal
 from needle_tvm.lower import pipeline
 
 STAGE = "tuned"
@@ -31,7 +31,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     the model does not compile or gives different results.
     """
     names = pipeline.switches(STAGE)
-    with scratch_folder("needle-ablation-") as folder, cli.progress() as bar:
+    with scratch_folder("needle-ablation-") as folder, terminal.progress() as bar:
         subject = case.subject(folder)
         whole = compiled(subject, (), options.threads)
         entries, untimed = [whole[0]], {}

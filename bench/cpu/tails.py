@@ -16,13 +16,13 @@ import numpy as np
 import apps.report
 from apps.contestants import check_agreement
 from bench import cases, contests
-from needle_runtime.process import command_line as cli
 from needle_runtime.process import timing
 from needle_runtime.process.child import Child, load_function
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.threads import thread_environment
 from needle_runtime.process.timing import Contestant, Spread
 from needle_runtime.text import duration
+from needle_tvm import terminal
 
 CASES = (cases.Case("mlp-100", 8), cases.Case("transformer", 8))  # about 20 us and 2 ms
 NEIGHBOURS = (0, 1, 2, 4)
@@ -47,7 +47,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """Time `options.count` calls of each contestant; return JSON values. For each number of
     neighbours they have `quantiles` in seconds by contestant, and `ratios` by quantile, the peer's
     over ours, block by block."""
-    with scratch_folder("needle-tails-") as folder, cli.progress() as bar:
+    with scratch_folder("needle-tails-") as folder, terminal.progress() as bar:
         subject = case.subject(folder)
         entries = [subject.called(cases.TUNED, options.threads)]
         entries += subject.peers((PEER,), options.threads)

@@ -23,10 +23,10 @@ from bench.gpu import host, measure, plan
 from bench.gpu.host import CONTESTS, MANIFEST, ROOT, SITE, TREE, Refusal
 from needle_runtime._tvm import versions
 from needle_runtime.process.child import Child, ChildError
-from needle_runtime.process.command_line import progress
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.text import error_line
 from needle_tvm.target import nvcc
+from needle_tvm.terminal import progress
 
 LIMIT = 60_000_000  # bytes of bundle and working tree: a host accepts 64 MiB
 _WORK = ROOT / "build" / "gpu"
@@ -193,6 +193,11 @@ def _native(folder: Path, site: Path, python: str, options: argparse.Namespace) 
         [cmake, "--install", str(build), "--prefix", str(folder / TREE), "--strip"],
     ):
         do(command, what, environment)
+    runtime = folder / TREE / "needle_runtime"
+    for copy in (runtime / "lib").glob("libtvm*"):
+        copy.unlink()  # the site has them
+    (folder / TREE / "runtime").mkdir()
+    runtime.rename(folder / TREE / "runtime" / runtime.name)  # beside the sources
     if options.rehearsal:  # the install step leaves the emulated module out
         (module,) = (build / "src" / "cuda").glob("_cuda.*.so")
         shutil.copy(module, folder / TREE / "needle" / "backend_ndarray")

@@ -7,6 +7,7 @@ This module needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -113,6 +114,8 @@ def set_up(arguments: Sequence[str], started: float) -> None:
     if STARTED in os.environ:
         return
     shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # where needle's modules look for the threads
+        (ROOT / "needle_runtime").symlink_to(Path("runtime", "needle_runtime"))
     os.environ[STARTED] = str(started)
     before = os.environ.get("PYTHONPATH")
     paths = [str(ROOT), str(UNPACKED / SITE), *([before] if before else [])]

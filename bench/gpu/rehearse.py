@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             tree / emulated_gpu.HERE.relative_to(ROOT) / "site"
         )  # this path gives a process the emulated GPU
         clean = {name: os.environ.get(name, "") for name in ("PATH", "HOME")}
-        clean |= {"PYTHONPATH": f"{site}:{tree}"}
+        clean |= {"PYTHONPATH": f"{site}:{tree}:{tree / 'runtime'}"}
         done = subprocess.run([python, *given], cwd=tree, env=clean, check=False)
         archives = list((tree / "out" / "gpu").glob("*.tar.xz"))
         if not archives:

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
+
+from common import Real, options, package_file
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]

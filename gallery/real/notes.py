@@ -10,9 +10,10 @@ and Multipitch Estimation", ICASSP 2022.
 from __future__ import annotations
 
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from common import Real, options, package_file
 
 RATE, HOP, WINDOW, FRAMES = 22050, 256, 43844, 172
 OVERLAP = 15  # frames at either end of a window that another window covers better

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Real, options, package_file
 from matplotlib.figure import Figure
 from voice import RATE, say
+
+from common import Real, options, package_file
 
 FRAMES, BANDS, WINDOW, HOP = 160, 40, 400, 160
 

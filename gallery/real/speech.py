@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
 from voice import RATE, say
+
+from common import Real, options, package_file
 
 STEP, BEFORE = 512, 64
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import onnx
-from common import Real, options, package_file
 from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
+
+from common import Real, options, package_file
 
 WORDS = (
     "needle compile tensor kernel schedule graph matrix vector gradient Fourier "

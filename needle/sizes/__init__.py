@@ -7,5 +7,6 @@ bounds decide a question, an error names the dim and the line.
 
 Other forms of sizes are translations of these: PyTorch's symbols (`needle.torch.symbols`), nodes of
 ONNX (`needle.onnx.emit`), TVM's variables, in both directions (`needle_tvm.frontend.extents`), and
-the text of a manifest (`needle_runtime.artifact.sizes`), which is also read without needle installed.
+the text of a manifest (`needle_runtime.artifact.sizes`), which is also read where needle is not
+installed.
 """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from needle_runtime.errors import InstallError
 from needle_runtime.process import command_line as cli
 from needle_runtime.text import printable
+from needle_tvm import terminal
 
 if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run the campaign and print its results, even if it is interrupted."""
     kinds = list(dict.fromkeys(options.kind or _KINDS))
-    console = cli.console(stderr=True)
+    console = terminal.console(stderr=True)
     for kind, packages in _NEEDS.items():
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if kind not in kinds or not missing:
@@ -121,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     )
     results = campaign.Results(options.out)
     try:
-        with cli.progress() as bar:
+        with terminal.progress() as bar:
             campaign.run(plan, results, _teller(console, bar))
     finally:
         # Read from the file: an interrupt may have come between memory and file.
@@ -131,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     return cli.OK if all(summary.is_sound for summary in summaries) else cli.FAILED
 
 
-def _teller(console: Any, bar: cli.Progress) -> Callable[[int, int, dict[str, Any]], None]:
+def _teller(console: Any, bar: terminal.Progress) -> Callable[[int, int, dict[str, Any]], None]:
     """Return a function that prints every failure, and the overall progress from time to time."""
     said = 0.0
 
@@ -161,7 +162,7 @@ def _print(
 
     from needle_tvm.check.campaign.campaign import VERDICTS, reasons, undrawn
 
-    console = cli.console()
+    console = terminal.console()
     table = Table(title="random programs", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("kind", "programs", *VERDICTS, "share refused", "seconds each"):
         table.add_column(heading, justify="left" if heading == "kind" else "right")

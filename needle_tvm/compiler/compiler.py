@@ -15,11 +15,10 @@ from needle_runtime.artifact import Artifact
 from needle_runtime.artifact.manifest import write_manifest
 from needle_runtime.artifact.replacing import undisturbed
 from needle_runtime.errors import ArtifactError, UsageError
-from needle_runtime.process import command_line
 from needle_runtime.process.forks import loading
 from needle_runtime.process.paths import StrPath
 from needle_runtime.process.turns import turn_of
-from needle_tvm import cache
+from needle_tvm import cache, terminal
 from needle_tvm.compiler import first_check
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, check_dims, request
@@ -153,7 +152,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
             if lowered is not None and asked.check and found[1] is not None:
                 _compare(source, found[1], asked)
         else:
-            with command_line.progress(quiet=not asked.shows_search) as show:
+            with terminal.progress(quiet=not asked.shows_search) as show:
                 if asked.shows_search:
                     asked = replace(asked, progress=lambda text: show(0, 1, text))
                 asked.say(f"{asked.stage}: compiling")

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from needle_runtime._tvm.versions import NEEDS
 from needle_runtime.artifact.layout import LIBRARY, SCRIPT
 from needle_runtime.errors import ArtifactError, TargetError
 from needle_runtime.process.scratch import scratch_folder
@@ -193,6 +194,7 @@ def describe(
         "functions": {MAIN: main},
         "target": _target(spec, target),
         "versions": {**versions.provenance(), "llvm": llvm_version()},
+        "requires": {"needle_runtime": NEEDS},
         **about_code,
     }
 

@@ -286,7 +286,7 @@ def by_library(
 
 
 def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
-    """Round the operands of a pipeline's matmuls to `precision` (`needle_runtime.target.precision`).
+    """Round the operands of a pipeline's matmuls to a `precision` (`target.precision`).
 
     On a CPU, attention is then not fused into one kernel, since its matmuls could not be narrowed.
     On a GPU it is fused, in float32: keeping the scores on the chip is worth more than fast

@@ -72,8 +72,8 @@ class DeviceClock:
 def contestant(
     launch: Callable[[], object], wait: Callable[[], object], outputs: Callable[[], Outputs]
 ) -> ClockedCalls:
-    """Return a contestant of `needle_runtime.process.timing` whose calls launch work on the first GPU's
-    default stream and wait for it; the contestant also has that GPU's clock."""
+    """Return a contestant of `process.timing` whose calls launch work on the first GPU's default
+    stream and wait for it; the contestant also has that GPU's clock."""
 
     def call() -> None:
         launch()

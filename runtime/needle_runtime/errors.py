@@ -1,6 +1,5 @@
-"""Errors that users of exported models meet. All derive from `NeedleTVMError` and print as one line.
-
-`needle_tvm.errors` has these and the compiler's.
+"""Errors that users of exported models meet. All derive from `NeedleTVMError` and print as one
+line. `needle_tvm.errors` has these and the compiler's.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
-#include "python/gil.h"
 #include "common/view.h"
+#include "python/gil.h"
 
 namespace needle {
 

@@ -1,4 +1,4 @@
-"""An artifact needs only NumPy, tvm-ffi and TVM's runtime library to run.
+"""An artifact needs only needle_runtime, NumPy and tvm-ffi to run. TVM may be installed, too.
 
 The processes here see a folder with only these packages, without their metadata, and with
 typing_extensions, which tvm-ffi needs.
@@ -7,6 +7,7 @@ typing_extensions, which tvm-ffi needs.
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import needle_runtime
 import needle_tvm
 from needle_runtime._tvm import versions
 from needle_runtime.artifact import Artifact
@@ -22,13 +24,13 @@ from needle_runtime.errors import ArtifactError
 from needle_tvm.cache import CACHE_VARIABLE
 from tests.needle_tvm.conftest import make_mlp, tensor
 
-PACKAGES = ("numpy", "tvm", "tvm_ffi", "needle_tvm", "typing_extensions")
+PACKAGES = ("numpy", "tvm_ffi", "typing_extensions")
 
 # The finder refuses other modules that the interpreter can find in spite of its options.
 BEGIN = """
 import sys
 sys.path.insert(0, {site!r})
-ALLOWED = {{*sys.stdlib_module_names, "numpy", "tvm_ffi", "needle_tvm", "typing_extensions"}}
+ALLOWED = {{*sys.stdlib_module_names, "numpy", "tvm_ffi", "needle_runtime", "typing_extensions"}}
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -50,6 +52,8 @@ def site(tmp_path_factory):
         libraries = place.with_name(f"{place.name}.libs")  # libraries that a wheel bundles
         if libraries.is_dir():
             (folder / libraries.name).symlink_to(libraries)
+    for part in needle_runtime.__path__:  # in an editable install, sources and libraries are apart
+        shutil.copytree(part, folder / "needle_runtime", dirs_exist_ok=True)
     return folder
 
 
@@ -85,6 +89,61 @@ assert needle_runtime.self_test(needle_runtime.load(sys.argv[1])).passed
     assert (done.returncode, done.stderr) == (0, "")
 
 
+USED = """
+from pathlib import Path
+import numpy as np
+import needle_runtime
+assert np.isfinite(needle_runtime.load(sys.argv[1])(np.ones((2, 8), np.float32))).all()
+lines = [line for line in open("/proc/self/maps") if "libtvm_runtime.so" in line]
+(used,) = {line.split()[-1] for line in lines}
+assert used == str(Path(sys.argv[2]).resolve()), used
+"""
+
+
+def test_another_tvm_is_not_used(site, exported, tmp_path):
+    """A TVM of the pinned version is, so that the compiler may be imported later."""
+    own = site / "needle_runtime" / "lib" / "libtvm_runtime.so"
+    both = tmp_path / "both"
+    shutil.copytree(site, both, symlinks=True)
+    (both / "tvm" / "lib").mkdir(parents=True)
+    shutil.copy(own, both / "tvm" / "lib")
+    for version in ("0.0.1", versions.TVM):
+        (both / "tvm" / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+        package = "tvm" if version == versions.TVM else "needle_runtime"
+        wanted = both / package / "lib" / own.name
+        done = alone(both, USED, exported / "float32", wanted)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+BOTH = """
+import sys
+import numpy as np
+import needle_runtime
+
+def run():
+    return needle_runtime.load(sys.argv[1])(np.ones((2, 8), np.float32))
+
+first = run() if sys.argv[2] == "runtime" else None
+import tvm
+from tvm import te
+a = te.placeholder((4,), name="a")
+module = tvm.compile(te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0)]), "llvm")
+given, found = tvm.runtime.tensor(np.ones(4, "float32")), tvm.runtime.empty((4,), "float32")
+module["main"](given, found)
+assert (found.numpy() == 2).all()
+assert first is None or (run() == first).all()
+lines = [line for line in open("/proc/self/maps") if "libtvm_runtime.so" in line]
+assert len({line.split()[-1] for line in lines}) == 1
+"""
+
+
+@pytest.mark.parametrize("first", ["runtime", "compiler"])
+def test_the_compiler_may_be_imported_before_or_after(exported, first):
+    command = [sys.executable, "-c", BOTH, str(exported / "float32"), first]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_bfloat16_says_what_it_needs(site, exported):
     code = """
 import needle_runtime
@@ -97,12 +156,13 @@ except InstallError as error:
     done = alone(site, code, exported / "bfloat16")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(
-        r"'bfloat16' arrays need .* ml_dtypes .*: pip install ml_dtypes\n", done.stdout
+        r"'bfloat16' arrays need .* ml_dtypes .*: pip install 'needle-runtime\[bfloat16\]'\n",
+        done.stdout,
     )
 
 
 COMMAND = """
-from needle_tvm.__main__ import main
+from needle_runtime.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -121,14 +181,13 @@ def test_the_commands_run(site, exported, command, tmp_path):
     [
         (["run", "{model}", "--random", "--out", "{out}/y.safetensors"], "safetensors"),
         (["run", "{model}", "{model}/params.safetensors"], "safetensors"),
-        (["records", "list"], "platformdirs"),
     ],
 )
 def test_what_needs_another_package_says_which(site, exported, command, package, tmp_path):
     places = {"model": exported / "float32", "out": tmp_path}
     done = alone(site, COMMAND, *[part.format(**places) for part in command])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-    assert "needle_tvm: error: " in done.stderr and f"pip install {package}" in done.stderr
+    assert "needle_runtime: error: " in done.stderr and f"pip install {package}" in done.stderr
 
 
 def test_versions_are_told_without_metadata(site, monkeypatch):
@@ -136,7 +195,7 @@ def test_versions_are_told_without_metadata(site, monkeypatch):
     monkeypatch.setattr(versions.metadata, "version", not_there)
     monkeypatch.setattr(versions, "installed", versions.installed.__wrapped__)
     assert versions.pair() == known
-    versions.check_pins()
+    needle_tvm._tvm.versions.check_pins()
 
 
 def not_there(name):

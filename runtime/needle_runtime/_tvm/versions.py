@@ -10,12 +10,19 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-import needle_runtime
-
 # The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
 # `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
 TVM = "0.27.0.post1"
 FFI = "0.1.14.post1"
+
+# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned one, and those of the last
+# two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these lines.
+RUNS = {
+    ("0.27.0.post1", "0.1.14.post1"),
+}
+# The first needle-runtime that runs what this version writes. A change that an older runtime would
+# not understand raises it.
+NEEDS = "0.1"
 
 FFI_HINT = f"pip install apache-tvm-ffi=={FFI}"
 INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
@@ -71,17 +78,24 @@ def runtime_library_folder() -> Path | None:
     share one: a second copy in the process would register everything twice. Otherwise it is the one
     that this package carries.
     """
-    folders = [Path(folder) / "lib" for folder in needle_runtime.__path__]
+    package = sys.modules["needle_runtime"].__path__  # two folders in an editable install
+    folders = [Path(folder) / "lib" for folder in package]
     if installed("apache-tvm") in (TVM, None) and (theirs := tvm_library_folder()) is not None:
         folders.insert(0, theirs)
     return next((each for each in folders if (each / "libtvm_runtime.so").is_file()), None)
 
 
 def pair() -> dict[str, str]:
-    """Return the versions of TVM's runtime and of tvm-ffi, which a loaded artifact must match."""
+    """Return the versions of TVM's runtime and of tvm-ffi that are in use."""
     # The runtime library of another TVM is in use if that TVM was imported before.
     imported = installed("apache-tvm") if "tvm" in sys.modules else None
     return {
         "tvm": imported or TVM,
         "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
     }
+
+
+def runs(wanted: tuple[str, str]) -> bool:
+    """Return whether the runtime in use runs code of a pair of versions of TVM and tvm-ffi."""
+    here = tuple(pair().values())
+    return wanted == here or (here == (TVM, FFI) and wanted in RUNS)

@@ -1,9 +1,8 @@
 """Compiled models on disk: the folder, its manifest, and its arrays.
 
 `layout` lists the files of an artifact. `manifest` seals a folder with the hash and size of every
-file. A folder is written as a whole or not at all (`replacing`, `needle_runtime.process.atomic`). An
-export adds the eager model's outputs for the example inputs (`golden`) and, on request, a
-signature.
+file. A folder is written as a whole or not at all (`replacing`, `process.atomic`). An export adds
+the eager model's outputs for the example inputs (`golden`) and, on request, a signature.
 
 An `Artifact` has been verified and cannot change. It has the folder, the manifest, the signature of
 `main` (`function`), the target, and the reason why this machine cannot run the code, if there is

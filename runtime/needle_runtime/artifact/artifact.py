@@ -22,7 +22,12 @@ from needle_runtime._tvm import versions
 from needle_runtime.artifact import files, golden, replacing
 from needle_runtime.artifact.function import Function, parse
 from needle_runtime.artifact.layout import GOLDEN, LIBRARY, MANIFEST, SIGNATURE
-from needle_runtime.artifact.manifest import read_manifest, write_manifest
+from needle_runtime.artifact.manifest import (
+    minor_version,
+    needed_runtime,
+    read_manifest,
+    write_manifest,
+)
 from needle_runtime.artifact.summary import summary
 from needle_runtime.errors import ArtifactError, TargetError
 from needle_runtime.process.paths import StrPath, as_path
@@ -167,16 +172,28 @@ class Artifact:
         )
 
     def check_versions(self) -> None:
-        """Raise ArtifactError unless the artifact was built by the installed TVM."""
-        for name, mine in versions.pair().items():  # not the stamp, which hashes the sources
-            wanted = self.manifest["versions"].get(name)
-            if mine == versions.UNKNOWN:
+        """Raise ArtifactError unless this version of needle-runtime, and the TVM that it uses, run
+        the code (docs/compatibility.md)."""
+        here, needed = versions.installed("needle-runtime"), needed_runtime(self.manifest)
+        if here is not None and minor_version(here) < minor_version(needed):
+            raise ArtifactError(
+                f"{self.path}: needs needle-runtime {needed} or later, here is {here}: "
+                "pip install --upgrade needle-runtime"
+            )
+        mine, recorded = versions.pair(), self.manifest["versions"]
+        if versions.runs((recorded.get("tvm"), recorded.get("tvm_ffi"))):
+            return
+        for name, version in mine.items():
+            wanted = recorded.get(name)
+            if version == versions.UNKNOWN:
                 raise ArtifactError(
                     f"{self.path}: was built with {name} {wanted}; here it is missing, or does "
                     f"not tell its version: {versions.FFI_HINT}"
                 )
-            if wanted != mine:
-                raise ArtifactError(f"{self.path}: was built with {name} {wanted}, here is {mine}")
+            if wanted != version:
+                raise ArtifactError(
+                    f"{self.path}: was built with {name} {wanted}, here is {version}"
+                )
 
     def check_runs_here(self) -> None:
         """Raise ArtifactError as `check_versions` does; TargetError if there is an `obstacle`."""

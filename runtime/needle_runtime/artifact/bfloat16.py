@@ -41,7 +41,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
         import ml_dtypes  # noqa: F401  # registers its names with NumPy
     except ImportError as error:
         raise InstallError(
-            f"{name!r} arrays need the package ml_dtypes ({error}): pip install 'needle-runtime[bfloat16]'"
+            f"{name!r} arrays need the package ml_dtypes ({error}): "
+            "pip install 'needle-runtime[bfloat16]'"
         ) from None
     return np.dtype(name)
 

@@ -94,6 +94,18 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
     return manifest
 
 
+def needed_runtime(manifest: dict[str, Any]) -> str:
+    """Return the first version of needle-runtime that runs an artifact, such as "0.1"."""
+    # Artifacts of 0.1.0 itself do not say.
+    return str(manifest.get("requires", {}).get("needle_runtime", "0.1"))
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Return the major and minor number of a version. Raises ValueError for other text."""
+    major, minor, *_ = (*version.split("."), "")
+    return int(major), int(minor)
+
+
 def _check_manifest_size(file: Path, size: int) -> None:
     # The size is checked before the file is read, because the signature can be checked only
     # afterwards.
@@ -137,6 +149,7 @@ def _check_structure(manifest: dict[str, Any]) -> None:
         expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
     expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
     expect(isinstance(manifest["versions"], dict), "versions")
+    minor_version(needed_runtime(manifest))
     expect(manifest.get("precision", FLOAT32) in PRECISIONS, "precision")
     expect(isinstance(manifest.get("checked", False), bool), "checked")
     main = function.parse(manifest["functions"]["main"])

@@ -113,6 +113,7 @@ def _cryptography() -> tuple[Any, Any, type[Exception]]:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise InstallError(
-            f"signatures need the package cryptography ({error}): pip install 'needle-runtime[sign]'"
+            f"signatures need the package cryptography ({error}): "
+            "pip install 'needle-runtime[sign]'"
         ) from None
     return serialization, ed25519, InvalidSignature

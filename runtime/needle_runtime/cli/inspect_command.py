@@ -11,6 +11,7 @@ from typing import Any
 from needle_runtime.artifact import Artifact
 from needle_runtime.artifact.arrays import describe
 from needle_runtime.artifact.function import ArraySpec
+from needle_runtime.artifact.manifest import needed_runtime
 from needle_runtime.artifact.sizes import shape_at
 from needle_runtime.artifact.summary import tuning_summary
 from needle_runtime.cli.common import add_command, print_json, print_rows, signature_state, size
@@ -41,7 +42,7 @@ def add_inspect(
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print the facts of the artifact that `options` name, and draw its graph if they ask for it."""
+    """Print the facts of the artifact that `options` name; draw its graph if they ask for it."""
     if options.graph is not None:
         check_picture(options.graph)
     artifact = Artifact.from_manifest(options.path, options.require_signature)
@@ -60,6 +61,7 @@ def inspect(options: argparse.Namespace) -> int:
         "refusal": artifact.obstacle,
         **{name: manifest.get(name) for name in ("precision", "kernels", "libraries", "products")},
         "versions": manifest["versions"],
+        "requires": {"needle_runtime": needed_runtime(manifest)},
         "golden": manifest.get("golden"),
         "tuning": manifest.get("tuning"),
         "signature": signature_state(options),
@@ -83,6 +85,7 @@ def inspect(options: argparse.Namespace) -> int:
         ("products", f"of {facts['precision'] or FLOAT32}{_by_library(facts['products'])}"),
         ("target", ", ".join(f"{name} {value}" for name, value in target.items())),
         ("needs", _needs(artifact, features)),
+        ("runtime", f"needle-runtime {needed_runtime(manifest)} or later"),
         ("files", "not checked here: `verify` does"),
         ("here", _here(facts)),
         *([("kernels", _kernels(facts["kernels"]))] if facts["kernels"] else []),

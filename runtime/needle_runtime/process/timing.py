@@ -325,7 +325,7 @@ def load_arrays(path: Path | str) -> list[np.ndarray]:
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Serve the child's side (a service of `needle_runtime.process.child`): one answer per message."""
+    """Serve the child's side (a service of `process.child`): one answer per message."""
     call, outputs, *clocks = load_function(setup["factory"])(**setup["kwargs"])
     first = _run(call, 1)
     arrays = [np.asarray(array) for array in outputs()]

@@ -1,7 +1,6 @@
 // tvm_ffi's objects by its C interface: references, arguments, and tensors over foreign memory.
 #pragma once
 
-#include <Python.h>
 #include <tvm/ffi/c_api.h>
 
 #include <cstdint>
@@ -37,16 +36,6 @@ inline TVMFFIAny tensor_argument(void* tensor) {
   argument.type_index = kTVMFFITensor;
   argument.v_obj = static_cast<TVMFFIObject*>(tensor);
   return argument;
-}
-
-// Returns the C handle of an object of tvm_ffi's Python package; null with an exception set.
-inline void* handle_of(PyObject* object) {
-  PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
-  if (number == nullptr) return nullptr;
-  void* handle = PyLong_AsVoidPtr(number);
-  Py_DECREF(number);
-  if (handle == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a null handle");
-  return handle;
 }
 
 // A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.

@@ -1,6 +1,6 @@
-// The Python module `needle_tvm.runtime._native`: calls compiled code without Python between the
+// The Python module `needle_runtime._native`: calls compiled code without Python between the
 // caller's arrays and the code. It serves the plain case, arrays that fit, and leaves everything
-// else to needle_tvm/runtime, which does the same in Python and raises the errors.
+// else to `needle_runtime.executor`, which does the same in Python and raises the errors.
 #include <Python.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include "python/gil.h"
-#include "threads/thread_pool.h"
 #include "ffi/objects.h"
+#include "python/gil.h"
 #include "threads/adopt.h"
+#include "threads/thread_pool.h"
 
 namespace py = pybind11;
 
@@ -35,6 +35,16 @@ constexpr uintptr_t kAlignment = 64;  // bytes; alignment of copies
 constexpr int64_t kKept = 1 << 22;
 // At least this many indices are checked by several threads; one thread would take 10 us or more.
 constexpr int64_t kShared = 1 << 15;
+
+// Returns the C handle of an object of tvm_ffi's Python package; null with an exception set.
+void* handle_of(PyObject* object) {
+  PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
+  if (number == nullptr) return nullptr;
+  void* handle = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  if (handle == nullptr && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a null handle");
+  return handle;
+}
 
 // A size that is known only at a call.
 struct Dim {
@@ -626,7 +636,7 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_caller)},
                        {Py_tp_members, members},
                        {0, nullptr}};
 
-PyType_Spec spec = {"needle_tvm.runtime._native.Caller", sizeof(Caller), 0,
+PyType_Spec spec = {"needle_runtime._native.Caller", sizeof(Caller), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Asks the processor for its features, for runtime/needle_runtime/target/host.py. Uses Python's C API alone, so
-// it loads where nothing else does. /proc/cpuinfo may be missing, or describe another processor.
+// The Python module `needle_runtime.target._cpuid`: asks the processor for its features. Uses
+// Python's C API alone, so it loads where nothing else does. /proc/cpuinfo may be missing, or
+// describe another processor.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

@@ -1,6 +1,6 @@
-// One set of threads for needle's kernels and for compiled code, in a separate library to which
-// both native modules are linked. Work runs on the caller if it is small or nested, or if the pool
-// is busy with another thread's call.
+// One set of threads for needle's kernels and for compiled code, in a library to which the native
+// modules of needle and needle_runtime are linked. Work runs on the caller if it is small or
+// nested, or if the pool is busy with another thread's call.
 #pragma once
 
 #include <cstdint>

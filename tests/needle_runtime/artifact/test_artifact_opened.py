@@ -120,7 +120,7 @@ assert artifact.obstacle is None and artifact.main.inputs and artifact.golden().
 assert artifact.read(layout.LIBRARY).startswith(b"\\x7fELF") and artifact.read_arrays(layout.PARAMS)
 mapped = "".join(line for line in open("/proc/self/maps") if "/_cpuid." not in line)
 assert "tvm" not in mapped and "lib.so" not in mapped and "needle-load" not in mapped
-assert not {"needle_runtime", "needle_runtime._tvm.ffi"} & set(sys.modules)
+assert not {"needle_runtime.program", "needle_runtime._tvm.ffi"} & set(sys.modules)
 """
 
 

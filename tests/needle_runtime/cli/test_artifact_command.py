@@ -303,7 +303,7 @@ def test_interrupted(models):
     run = [sys.executable, "-m", "needle_tvm", "run", str(models / "mlp"), "--random"]
     code = (
         "import os, signal, sys\n"
-        "from needle_tvm.cli import artifact_command; from needle_tvm import __main__ as m\n"
+        "from needle_runtime.cli import artifact_command; from needle_tvm import __main__ as m\n"
         "artifact_command._time = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.exit(m.main(sys.argv[1:]))\n"
     )

@@ -9,6 +9,7 @@ import pytest
 
 from needle_runtime.errors import ArtifactError, EvaluationError, TargetError, UsageError
 from needle_runtime.process import command_line as cli
+from needle_tvm import terminal
 from needle_tvm.__main__ import main
 
 
@@ -82,11 +83,11 @@ def test_sigterm_unwinds_and_its_handler_is_put_back():
 
 
 def test_progress_says_each_step_once_where_there_is_no_terminal(capsys):
-    with cli.progress() as report:
+    with terminal.progress() as report:
         for step in ("one", "one", "two"):
             report(0, 1, step)
     assert capsys.readouterr().err == "one\ntwo\n"
-    with cli.progress(quiet=True) as report:
+    with terminal.progress(quiet=True) as report:
         report(0, 1, "one")
     assert capsys.readouterr().err == ""
 

@@ -17,9 +17,9 @@ from needle_runtime.artifact import Artifact, artifact, layout, signature
 from needle_runtime.artifact.files import sha256
 from needle_runtime.artifact.manifest import read_manifest, write_manifest
 from needle_runtime.errors import ArtifactError, KeyFileError, SignatureError
-from needle_runtime.process import command_line
 from needle_runtime.profile import Call, Profile
 from needle_runtime.text import printable
+from needle_tvm import terminal
 from needle_tvm.__main__ import main
 from needle_tvm.tune.records import facts
 from needle_tvm.tune.records.store import Store
@@ -155,10 +155,10 @@ def test_records_print_nothing_hostile(tmp_path, capsys):
 
 def test_progress_and_tables_show_text_as_it_is(capsys):
     text = "[red]x[/red] [/nothing] :warning: "
-    with command_line.progress() as report:
+    with terminal.progress() as report:
         report(0, 1, text + HOSTILE)
     assert capsys.readouterr().err == text + printable(HOSTILE) + "\n"
-    console = command_line.console()
+    console = terminal.console()
     console.file = io.StringIO()
     console.print(text)
     assert console.file.getvalue().rstrip() == text.rstrip()

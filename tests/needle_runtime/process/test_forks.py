@@ -30,7 +30,7 @@ LOCKS = {f"threading.{name}" for name in LOCKS} | {"_thread.allocate_lock"}
 WITHOUT_HOOK = {
     "src/cpu/blocks.cc": "taken by try_lock alone",
     "src/cuda": "CUDA itself does not work in a forked child",
-    "runtime/needle_runtime/target/cublas": "CUDA itself does not work in a forked child",
+    "needle_tvm/kernels/dense/gpu/cublas_gemm.cc": "CUDA itself does not work in a forked child",
 }
 
 LOADS = """

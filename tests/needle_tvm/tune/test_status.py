@@ -10,6 +10,7 @@ import pytest
 import rich.console
 
 from needle_runtime.process import command_line as cli
+from needle_tvm import terminal
 from needle_tvm.tune.status import Status, clock, shortened
 
 LONG = "fused_" + "transpose7_transpose8_add8_rsqrt3_multiply6_" * 3
@@ -96,7 +97,7 @@ class Terminal:
 
 def test_a_terminal_shows_a_bar(monkeypatch):
     terminal = Terminal(monkeypatch)
-    with cli.progress() as report:
+    with terminal.progress() as report:
         report(0, 3, "[no] markup")
         time.sleep(0.2)
         report(2, 3, replace(STATUS, budget_seconds=None))
@@ -116,7 +117,7 @@ def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
         now[0] = 100 + seconds
         report(0, 1, Status({"dense": best}, trials, 99, seconds, None, "dense"))
 
-    with cli.progress() as report:
+    with terminal.progress() as report:
         report(0, 1, "tuned: searching")
         at(1, None, 0)  # the first
         at(2, None, 1)  # too soon
@@ -134,6 +135,6 @@ def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
 
 
 def test_quiet_shows_nothing(capsys):
-    with cli.progress(quiet=True) as report:
+    with terminal.progress(quiet=True) as report:
         report(0, 1, STATUS)
     assert capsys.readouterr().err == ""
