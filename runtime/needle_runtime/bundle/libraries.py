@@ -7,11 +7,14 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import needle_runtime
-from needle_runtime._tvm.versions import ffi_library_folder, runtime_library_folder
+from needle_runtime._tvm.versions import (
+    ffi_library_folder,
+    own_library_folders,
+    runtime_library_folder,
+)
 from needle_runtime.bundle import elf
 from needle_runtime.errors import InstallError, TargetError
 
@@ -21,6 +24,7 @@ SODIUM = ("libsodium.so.26", "libsodium.so.23")  # as in src/capi/signature.cc
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d|ld-linux-[\w-]+\.so\.\d")
 # In the folder that a user names: of a bundle or an install, and of wheels that were unpacked.
 _PLACES = ("lib", "needle_runtime/lib", "tvm_ffi/lib", "tvm/lib")
+_OURS = ("libneedle_", "libtvm_")  # of one version together, so never the system's
 _RTLD_DI_LINKMAP = 2
 
 
@@ -53,10 +57,11 @@ class Libraries:
         found = self.look(name)
         if found is None:
             searched = [str(each) for each in self._folders if each.is_dir()]
-            searched.append("the system" if self._here else f"{self.machine}-linux-gnu-g++")
+            if not name.startswith(_OURS):
+                searched.append("the system" if self._here else f"{self.machine}-linux-gnu-g++")
             raise TargetError(
-                f"{name} for {self.machine}, which {user} needs, was not found; searched were "
-                f"{', '.join(searched)}"
+                f"{name} for {self.machine}, which {user} needs, was not found in "
+                f"{', '.join(searched) or ', '.join(map(str, self._folders))}"
             )
         return found
 
@@ -65,6 +70,8 @@ class Libraries:
         for folder in self._folders:
             if (folder / name).is_file():
                 return folder / name
+        if name.startswith(_OURS):
+            return None
         return _of_system(name) if self._here else _of_compiler(name, self.machine)
 
     def needed(self, first: Iterable[tuple[str, elf.Elf]]) -> dict[str, Path]:
@@ -109,9 +116,9 @@ def prefix() -> Path:
 
     Raises InstallError if the native parts were not built.
     """
-    for folder in map(Path, needle_runtime.__path__):
-        if (folder / "lib" / RUNTIME).is_file():
-            return folder
+    for folder in own_library_folders():
+        if (folder / RUNTIME).is_file():
+            return folder.parent
     raise InstallError(f"{RUNTIME} was not found: pip install --force-reinstall needle-runtime")
 
 

@@ -1,0 +1,129 @@
+"""Code that is compiled here for aarch64 runs under qemu: a bundle infers and trains there.
+
+The wheels of TVM for aarch64 are taken from the folder NEEDLE_AARCH64_WHEELS, or else downloaded to
+pytest's cache.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from needle_runtime._tvm import versions
+from needle_runtime.bundle.making import bundle
+from needle_runtime.errors import TargetError
+from tests import ROOT
+from tests.needle_runtime.bundle.conftest import EPOCHS, build_examples, checked, right_of
+
+COMPILER, QEMU = "aarch64-linux-gnu-g++", "qemu-aarch64"
+CROSS = (
+    f"-DCMAKE_CXX_COMPILER={COMPILER}",
+    "-DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc",
+    "-DCMAKE_SYSTEM_NAME=Linux",
+    "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+)
+WHEELS = (f"apache-tvm=={versions.TVM}", f"apache-tvm-ffi=={versions.FFI}")
+LIBC = ("ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() == "aarch64", reason="this machine is one"),
+    *(
+        pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}")
+        for tool in (COMPILER, QEMU, "cmake")
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def wheels(pytestconfig, tmp_path_factory):
+    given = os.environ.get("NEEDLE_AARCH64_WHEELS")
+    if given:
+        return Path(given)
+    cache = getattr(pytestconfig, "cache", None)
+    folder = cache.mkdir("aarch64-wheels") if cache else tmp_path_factory.mktemp("wheels")
+    if len(list(folder.glob("*.whl"))) < len(WHEELS):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            folder,
+        ]
+        command += ["--only-binary=:all:", "--platform=manylinux_2_28_aarch64", *WHEELS]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("the wheels for aarch64 cannot be downloaded; NEEDLE_AARCH64_WHEELS may")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prefix(wheels, tmp_path_factory):
+    """A folder with the runtime for aarch64, made as docs/cross-compiling.md says."""
+    folder = tmp_path_factory.mktemp("aarch64")
+    for wheel in wheels.glob("*.whl"):
+        checked([sys.executable, "-m", "zipfile", "-e", wheel, folder])
+    source, build = ROOT / "runtime" / "src" / "capi", folder / "build"
+    checked(["cmake", "-S", source, "-B", build, *CROSS, f"-DNEEDLE_TVM_FFI={folder / 'tvm_ffi'}"])
+    checked(["cmake", "--build", build])
+    checked(["cmake", "--install", build, "--prefix", folder])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def libc(tmp_path_factory):
+    """A root for qemu with glibc's libraries alone."""
+    folder = tmp_path_factory.mktemp("root")
+    (folder / "lib").mkdir()
+    for name in LIBC:
+        found = Path(checked([COMPILER, f"-print-file-name={name}"]).strip())
+        shutil.copy(found, folder / "lib")
+    return folder
+
+
+@pytest.mark.parametrize("target", ["graviton3", "raspberry-pi-4"])
+def test_a_bundle_infers_and_trains_as_python_does(target, digits, prefix, libc, tmp_path):
+    digits.export(target, target)
+    for name in ("model", "step"):
+        artifact = digits.folder / f"{target}-{name}"
+        with pytest.raises(TargetError, match=r"is compiled for aarch64; .* give --runtime FOLDER"):
+            bundle(artifact, tmp_path / name)
+        made = bundle(artifact, tmp_path / name, runtime=prefix)
+        assert made.machine == "aarch64" and "lib/libstdc++.so.6" in made.files
+    built = build_examples(tmp_path / "model", tmp_path / "build", *CROSS)
+    model, step = tmp_path / "model" / "model", tmp_path / "step" / "model"
+
+    def run(program, *arguments):
+        return checked([QEMU, "-cpu", "max", "-L", libc, built / program, *arguments])
+
+    for program in ("infer_c", "infer_cpp"):
+        assert right_of(run(program, model, digits.data)) == digits.right[0]
+    trained = run("train", step, model, digits.data, str(EPOCHS), tmp_path / "state")
+    assert abs(right_of(trained) - digits.right[1]) <= 0.01 * digits.count
+
+
+def test_a_processor_that_lacks_a_feature_is_told(digits, prefix, libc, tmp_path):
+    """qemu's Cortex-A53 has none of the features that the code for Graviton 3 uses."""
+    digits.export("graviton3", "told")
+    made = bundle(digits.folder / "told-model", tmp_path / "b", runtime=prefix)
+    built = build_examples(made.path, tmp_path / "build", *CROSS)
+    command = [QEMU, "-cpu", "cortex-a53", "-L", libc, built / "infer_c"]
+    done = subprocess.run(
+        [*command, made.path / "model", digits.data], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "sve" in done.stderr and "neoverse-v1" in done.stderr
+
+
+def test_the_command_prints_the_architecture(digits, prefix, tmp_path, capsys):
+    from needle_runtime.__main__ import main
+
+    digits.export("aarch64-linux-gnu", "any")
+    artifact = str(digits.folder / "any-model")
+    assert main(["bundle", artifact, str(tmp_path / "b"), "--runtime", str(prefix)]) == 0
+    assert "Linux on aarch64 with glibc" in capsys.readouterr().out
