@@ -82,6 +82,10 @@ def test_commands_exist(name):
     [
         "README.md",
         "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs/compatibility.md",
+        "docs/website/home.md",
         *RECIPES,
         "docs/commands.md",
         "docs/results/README.md",
