@@ -6,6 +6,7 @@ pytest's cache.
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from needle_runtime.errors import TargetError
 from tests import ROOT
 from tests.needle_runtime.bundle.conftest import EPOCHS, build_examples, checked, right_of
 
+PAGE, OTHER_PAGE = ROOT / "docs" / "cross-compiling.md", ROOT / "docs" / "c-and-cpp.md"
 COMPILER, QEMU = "aarch64-linux-gnu-g++", "qemu-aarch64"
 CROSS = (
     f"-DCMAKE_CXX_COMPILER={COMPILER}",
@@ -64,16 +66,26 @@ def wheels(pytestconfig, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prefix(wheels, tmp_path_factory):
-    """A folder with the runtime for aarch64, made as docs/cross-compiling.md says."""
+def place(wheels, tmp_path_factory):
+    """A folder in which the commands of docs/cross-compiling.md have made the runtime."""
     folder = tmp_path_factory.mktemp("aarch64")
-    for wheel in wheels.glob("*.whl"):
-        checked([sys.executable, "-m", "zipfile", "-e", wheel, folder])
-    source, build = ROOT / "runtime" / "src" / "capi", folder / "build"
-    checked(["cmake", "-S", source, "-B", build, *CROSS, f"-DNEEDLE_TVM_FFI={folder / 'tvm_ffi'}"])
-    checked(["cmake", "--build", build])
-    checked(["cmake", "--install", build, "--prefix", folder])
+    (folder / "needle").symlink_to(ROOT)
+    run_blocks(folder, slice(0, 1), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
     return folder
+
+
+@pytest.fixture(scope="module")
+def prefix(place):
+    return place / "aarch64"
+
+
+def run_blocks(folder, which, **environment):
+    """Run some of the page's commands in a folder; return what they print."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, **environment}
+    return checked(["bash", "-ec", "\n".join(blocks[which])], cwd=folder, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +132,11 @@ def test_a_processor_that_lacks_a_feature_is_told(digits, prefix, libc, tmp_path
     assert done.returncode == 1 and "sve" in done.stderr and "neoverse-v1" in done.stderr
 
 
-def test_the_command_prints_the_architecture(digits, prefix, tmp_path, capsys):
-    from needle_runtime.__main__ import main
-
-    digits.export("aarch64-linux-gnu", "any")
-    artifact = str(digits.folder / "any-model")
-    assert main(["bundle", artifact, str(tmp_path / "b"), "--runtime", str(prefix)]) == 0
-    assert "Linux on aarch64 with glibc" in capsys.readouterr().out
+def test_the_commands_of_the_page_run(place, monkeypatch):
+    monkeypatch.chdir(place)
+    exec(re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1], {})
+    program = re.search(r"```c\n(/\* classify.*?)```", OTHER_PAGE.read_text(), re.DOTALL)[1]
+    (place / "classify.c").write_text(program)
+    *printed, one, two, three, four = run_blocks(place, slice(1, 3)).splitlines()
+    assert any("Linux on aarch64 with glibc" in line for line in printed)
+    assert {one, two, three, four} <= {"0", "1", "2"}
