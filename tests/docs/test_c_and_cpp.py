@@ -1,4 +1,4 @@
-"""The code of the page on C and C++ runs in order, and the page on cross-compiling names all targets."""
+"""The page on C and C++ runs from top to bottom; the page on cross-compiling names all targets."""
 
 import os
 import re

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from needle_runtime.bundle.libraries import prefix
+from needle_runtime._tvm.versions import own_library_folders
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class _Project:
 _SHARE = Path("/usr/share")
 _PROJECTS = {
     "needle-runtime": _Project(
-        ("libneedle_",), "Apache-2.0", "this project", "needle-runtime", ("LICENSE",)
+        ("libneedle_",), "Apache-2.0", "the repository of needle", "needle-runtime", ("LICENSE",)
     ),
     "apache-tvm": _Project(
         ("libtvm_runtime",), "Apache-2.0", "https://github.com/apache/tvm", None, ()
@@ -80,7 +80,7 @@ def write_licences(folder: Path, libraries: dict[str, Path]) -> None:
 
 def _texts(name: str, project: _Project) -> list[Path]:
     if name == "apache-tvm":
-        return sorted((prefix() / "lib" / "tvm").glob("*"))
+        return [text for folder in own_library_folders() for text in (folder / "tvm").glob("*")]
     if project.distribution is None:
         return [each for pattern in project.texts for each in sorted(_SHARE.glob(pattern))]
     try:

@@ -78,7 +78,7 @@ def bundle(
     found = libraries.needed([("the bundle", roots), (f"model/{LIBRARY}", needs)])
 
     target = replaceable(as_path(out, "out", ArtifactError), MARK, "a bundle")
-    if target.is_relative_to(artifact.path.resolve()):
+    if target.resolve().is_relative_to(artifact.path.resolve()):
         raise UsageError(f"{target}: a bundle cannot be in the folder of its artifact")
     try:
         with atomic.writing(target) as new:

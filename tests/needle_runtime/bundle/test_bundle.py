@@ -214,29 +214,73 @@ can_chroot = os.geteuid() == 0 and shutil.which("chroot") is not None
 @pytest.mark.slow
 @pytest.mark.skipif(not can_chroot, reason="chroot needs root")
 def test_programs_infer_and_train_in_a_root_with_libc_alone(digits, tmp_path):
-    """The root has the bundles, the programs, the data, and glibc: no /proc, no /dev, no shell."""
-    root = tmp_path / "root"
+    root = bare_root(tmp_path / "root")
     for name in ("model", "step"):
         bundle(digits.folder / f"here-{name}", root / name)
     built = build_examples(root / "model", tmp_path / "build")
     for name in ("infer_c", "infer_cpp", "train"):
         shutil.copy(built / name, root)
     shutil.copytree(digits.data, root / "data")
-    (root / "tmp").mkdir()
-    for library in glibc():
-        place = root / library.relative_to("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, place)
 
     def run(*command):
-        env = {"LD_LIBRARY_PATH": "/model/lib"}
-        return checked(["chroot", root, *command], env={**os.environ, **env})
+        return checked(in_root(root, *command))
 
     for program in ("/infer_c", "/infer_cpp"):
         assert right_of(run(program, "/model/model", "/data")) == digits.right[0]
     trained = run("/train", "/step/model", "/model/model", "/data", str(EPOCHS), "/state")
     assert abs(right_of(trained) - digits.right[1]) <= 0.01 * digits.count
     assert (root / "state").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_chroot, reason="chroot needs root")
+def test_a_signature_is_checked_in_a_root_with_libc_alone(exported, tmp_path):
+    """By the bundle's libsodium."""
+    pytest.importorskip("cryptography")
+    root = bare_root(tmp_path / "root")
+    for name in ("mine", "theirs"):
+        assert main(["keygen", str(root / name)]) == 0
+    signed = shutil.copytree(exported, tmp_path / "signed")
+    assert main(["sign", str(signed), "--key", str(root / "mine")]) == 0
+    made = bundle(signed, root / "model")
+    if not made.sodium:
+        pytest.skip("no libsodium here")
+    (tmp_path / "open.c").write_text(OPEN)
+    flags = [f"-I{made.path}/include", f"-L{made.path}/lib", "-lneedle_runtime"]
+    checked(["cc", tmp_path / "open.c", *flags, "-o", root / "open"])
+    assert checked(in_root(root, "/open", "/model/model", "/mine.pub")) == "opened\n"
+    command = list(map(str, in_root(root, "/open", "/model/model", "/theirs.pub")))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "is not what the owner of /theirs.pub signed" in done.stdout
+
+
+OPEN = """
+#include <needle_runtime.h>
+#include <stdio.h>
+int main(int argc, char** argv) {
+  needle_options options = {sizeof options, argv[argc - 1], 0};
+  needle_program* program = NULL;
+  int failed = needle_open(argv[1], &options, &program) != NEEDLE_OK;
+  puts(failed ? needle_error() : "opened");
+  needle_close(program);
+  return failed;
+}
+"""
+
+
+def bare_root(folder):
+    """A root with glibc and a folder /tmp: no /proc, no /dev, no shell."""
+    (folder / "tmp").mkdir(parents=True)
+    for library in glibc():
+        place = folder / library.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, place)
+    return folder
+
+
+def in_root(root, *command):
+    """A command that runs in a root, with the libraries of the bundle /model."""
+    return ["env", "LD_LIBRARY_PATH=/model/lib", "chroot", root, *command]
 
 
 def glibc():
