@@ -113,7 +113,7 @@ def test_links_lead_somewhere(name):
 
 def test_the_files_of_the_architecture_exist():
     text = (ROOT / "docs/architecture.md").read_text()
-    files = re.findall(r"`((?:needle|needle_tvm|src)/[\w/]+\.\w+)`", text)
+    files = re.findall(r"`((?:needle|needle_tvm|src|runtime)/[\w/]+\.\w+)`", text)
     assert len(files) > 20 and not [name for name in files if not (ROOT / name).is_file()]
 
 
