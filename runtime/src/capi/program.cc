@@ -385,6 +385,8 @@ Bytes Program::state_file() const {
   size_t count = 0;
   const ArraySpec* first = specs(NEEDLE_STATE, &count);
   const std::lock_guard<std::mutex> lock(state_mutex_);
+  if (state_.size() != count)
+    throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state_.size(); ++i) {
     const ArraySpec& spec = first[i];
