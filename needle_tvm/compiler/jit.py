@@ -23,7 +23,7 @@ from needle.trace import trace_flat
 from needle.trace.captures import Surroundings, found_in
 from needle.trace.graph import is_tensor
 from needle.trace.weights import differences
-from needle_runtime.errors import UsageError
+from needle_runtime.errors import TargetError, UsageError
 from needle_runtime.process.paths import StrPath
 from needle_runtime.text import counted
 from needle_tvm.compiler.compiler import compile_source
@@ -322,7 +322,14 @@ class Jit:
         graph.output_tree = tree.LEAF if single else {"tuple": [tree.LEAF] * len(outputs)}
         asked = request(**self._choices)
         source = source_of(graph, asked.variant)
-        program = compile_source(source, asked).program
+        found = compile_source(source, asked)
+        try:
+            program = found.program
+        except TargetError as error:
+            raise TargetError(
+                f"{self._signature.name}: {error}; a function for another machine is compiled for "
+                "this one, called once, and exported with export(path, target=...)"
+            ) from None
         self._compilations += 1
         with_gradient = [node.requires_grad for node in outputs]
         parts = self._signature.name, program, graph.weights, output_tree, with_gradient

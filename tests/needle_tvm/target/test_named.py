@@ -102,5 +102,7 @@ def test_a_step_is_exported_for_another_computer(rng, tmp_path):
     found = Artifact.open(step.export(tmp_path / name, target=name))
     assert found.target["mcpu"] == NAMED[name].mcpu and found.golden() is not None
     assert f"is compiled for {MACHINES[OTHER]}" in found.obstacle
+    with pytest.raises(TargetError, match=r"export\(path, target=...\)"):
+        needle_tvm.jit(lambda x: model(x).sum(), target=name)(x)
     step.export(tmp_path / "here")
     assert needle_tvm.load(tmp_path / "here")(x).shape == ()
