@@ -99,8 +99,14 @@ def libc(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("target", ["graviton3", "raspberry-pi-4"])
-def test_a_bundle_infers_and_trains_as_python_does(target, digits, prefix, libc, tmp_path):
+@pytest.mark.parametrize(
+    ("target", "processor"),
+    [("graviton3", "max"), ("graviton2", "neoverse-n1"), ("raspberry-pi-4", "cortex-a72")],
+)
+def test_a_bundle_infers_and_trains_as_python_does(
+    target, processor, digits, prefix, libc, tmp_path
+):
+    """The emulated processor has the features of the target's, or all that qemu knows."""
     digits.export(target, target)
     for name in ("model", "step"):
         artifact = digits.folder / f"{target}-{name}"
@@ -112,7 +118,7 @@ def test_a_bundle_infers_and_trains_as_python_does(target, digits, prefix, libc,
     model, step = tmp_path / "model" / "model", tmp_path / "step" / "model"
 
     def run(program, *arguments):
-        return checked([QEMU, "-cpu", "max", "-L", libc, built / program, *arguments])
+        return checked([QEMU, "-cpu", processor, "-L", libc, built / program, *arguments])
 
     for program in ("infer_c", "infer_cpp"):
         assert right_of(run(program, model, digits.data)) == digits.right[0]
