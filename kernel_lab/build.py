@@ -90,8 +90,8 @@ def write_library(module: IRModule, target: Target, path: Path) -> None:
     def compile_cuda(source: str) -> bytes:
         return nvcc.compile_cubin(source, str(architecture(target)))[0]
 
-    machine = str(target.attrs.get("mtriple") or architecture(target) or "")
-    export_library(compile_module(module, target), path, compile_cuda, code=machine)
+    machine = str(target.attrs.get("mtriple") or "")
+    export_library(compile_module(module, target), path, compile_cuda, machine=machine)
 
 
 def why_no_gpu() -> str | None:

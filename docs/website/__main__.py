@@ -37,6 +37,8 @@ _TABS: dict[str, list[str]] = {
         "docs/several-processes.md",
         "docs/onnx.md",
         "docs/ship-an-existing-model.md",
+        "docs/c-and-cpp.md",
+        "docs/cross-compiling.md",
         "docs/commands.md",
         "docs/tuning.md",
         "docs/gpu.md",

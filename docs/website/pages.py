@@ -25,7 +25,14 @@ _PLACES = {
     "SECURITY.md": "security.md",
     "gallery/README.md": "gallery.md",
 }
-_LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".cc": "cpp", ".h": "cpp"}
+_LANGUAGES = {
+    ".py": "python",
+    ".sh": "sh",
+    ".toml": "toml",
+    ".cc": "cpp",
+    ".h": "cpp",
+    ".hpp": "cpp",
+}
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")
 

@@ -56,8 +56,9 @@ def compile(
       axis is n. The code is checked at `inputs`, at the least and largest sizes, and at some sizes
       between.
     - `target` is "cpu" (this machine's CPU), "cuda" (its first GPU), "cuda:1" (its second GPU),
-      "cuda:sm_90" (any GPU of that architecture), or a dict that describes a processor in LLVM's
-      words, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
+      "cuda:sm_90" (any GPU of that architecture), the name of a processor or of a computer, such as
+      "x86-64-v3" or "raspberry-pi-5" (`needle_tvm.target.named.NAMED`), or a dict that describes a
+      processor in LLVM's words, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in

@@ -23,7 +23,7 @@ from needle.trace import trace_flat
 from needle.trace.captures import Surroundings, found_in
 from needle.trace.graph import is_tensor
 from needle.trace.weights import differences
-from needle_runtime.errors import UsageError
+from needle_runtime.errors import TargetError, UsageError
 from needle_runtime.process.paths import StrPath
 from needle_runtime.text import counted
 from needle_tvm.compiler.compiler import compile_source
@@ -212,7 +212,12 @@ class Jit:
         return CacheInfo(self._compilations, self._maxsize, len(self._all()))
 
     def export(
-        self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None
+        self,
+        path: StrPath,
+        *,
+        calls: int | None = None,
+        sign: StrPath | None = None,
+        target: str | dict[str, Any] | None = None,
     ) -> Path:
         """Write the function, as compiled for the last call, to the folder `path`: an artifact that
         `needle_tvm.load` and `needle_runtime.load` open.
@@ -222,7 +227,8 @@ class Jit:
         counter. So the folder of a training step trains without needle: data in, loss out.
         `Program.state` saves the state, and `load_state` continues from it. Other weights are
         stored as they are. `calls` is the number of calls for which the rates of a schedule are
-        kept; later calls use the last rate. `sign` is as for `Executable.export`.
+        kept; later calls use the last rate. `sign` is as for `Executable.export`. `target` is a
+        processor of another machine to compile the artifact for, as for `compile`.
 
         Raises UsageError if nothing has been compiled, or if the function steps a schedule and
         `calls` is not given. Raises the errors of a call and of `Executable.export`.
@@ -250,7 +256,8 @@ class Jit:
             raise UsageError(f"{self._signature.name}: export: calls={calls!r}: must be at least 1")
         with self._lock:
             last = max(entries, key=lambda each: each.used)
-            found = executable(last.traced, request(**self._choices), calls)
+            choices = self._choices if target is None else {**self._choices, "target": target}
+            found = executable(last.traced, request(**choices), calls)
         return found.export(path, sign=sign)
 
     def clear_cache(self) -> None:
@@ -315,7 +322,14 @@ class Jit:
         graph.output_tree = tree.LEAF if single else {"tuple": [tree.LEAF] * len(outputs)}
         asked = request(**self._choices)
         source = source_of(graph, asked.variant)
-        program = compile_source(source, asked).program
+        found = compile_source(source, asked)
+        try:
+            program = found.program
+        except TargetError as error:
+            raise TargetError(
+                f"{self._signature.name}: {error}; a function for another machine is compiled for "
+                "this one, called once, and exported with export(path, target=...)"
+            ) from None
         self._compilations += 1
         with_gradient = [node.requires_grad for node in outputs]
         parts = self._signature.name, program, graph.weights, output_tree, with_gradient

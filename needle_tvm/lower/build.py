@@ -134,7 +134,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
                 libraries[0].write_bytes(compiled_function(library_products.SOURCE))
             linked = temporary / LIBRARY
             export_library(
-                executable, linked, compile_cuda, [*objects, *libraries], code=_machine(target)
+                executable, linked, compile_cuda, [*objects, *libraries], machine=_machine(target)
             )
             code = linked.read_bytes()
     except OSError as error:
@@ -154,7 +154,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
 
 def _machine(target: Target) -> str:
     fields = target_fields(target)
-    return str(fields.get("mtriple") or fields.get("host", {}).get("mtriple") or "this machine")
+    return str(fields.get("mtriple") or fields.get("host", {}).get("mtriple") or "")
 
 
 @in_turn

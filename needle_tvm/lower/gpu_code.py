@@ -44,15 +44,15 @@ def export_library(
     compile_cuda: Callable[[str], bytes],
     objects: Sequence[Path] = (),
     *,
-    code: str = "",
+    machine: str = "",
 ) -> None:
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
     `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
-    `objects` are object files to link in, and `code` describes the result in errors. While linking,
-    temporary files beside `path` have its name with other suffixes, so that searches can build
-    several libraries in a folder at once. Raises ToolchainError if the linker fails, OSError if a
-    file cannot be written.
+    `objects` are object files to link in. `machine` is the triple of another machine to link for.
+    While linking, temporary files beside `path` have its name with other suffixes, so that searches
+    can build several libraries in a folder at once. Raises ToolchainError if the linker fails,
+    OSError if a file cannot be written.
     """
     module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
@@ -69,7 +69,7 @@ def export_library(
         if module.imports:
             _write_imports(module, codes, assembly, binary)
             files.append(assembly)
-        linking.link([*objects, *files], path, code=code)
+        linking.link([*objects, *files], path, machine=machine)
     finally:
         for file in (*files, assembly, binary):
             file.unlink(missing_ok=True)

@@ -7,8 +7,10 @@ files: here a full disk raises an exception.
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +22,51 @@ _SLACK = 64 << 10  # bytes of an object file besides its code
 
 
 def cxx_compiler() -> str | None:
-    """Return the command of the C++ compiler that links libraries; None if there is none."""
+    """Return the command of this machine's C++ compiler, which links libraries; None if there is
+    none."""
     from tvm.support import cc
 
     command: str | None = cc.get_cc()
     return command
+
+
+def _linker(machine: str) -> str:
+    """Return the command of a C++ compiler that links for `machine`, a triple; "" is this machine.
+
+    For another architecture it is CXX if that compiles for it, and otherwise the one that
+    distributions call aarch64-linux-gnu-g++ or x86_64-linux-gnu-g++. Raises ToolchainError if there
+    is none.
+    """
+    architecture = machine.partition("-")[0]
+    if architecture in ("", platform.machine()):
+        if command := cxx_compiler():
+            return command
+        raise ToolchainError(
+            "linking needs a C++ compiler, and there is none: install one (on Debian and Ubuntu: "
+            "apt install g++), or set CXX to its command"
+        )
+    asked = os.environ.get("CXX", "")
+    if asked and _target_of(asked).partition("-")[0] == architecture:
+        return asked
+    triple = f"{architecture}-linux-{'musl' if machine.endswith('-musl') else 'gnu'}"
+    for name in (f"{triple}-g++", f"{triple}-gcc"):
+        if shutil.which(name):
+            return name
+    raise ToolchainError(
+        f"linking code for {machine} needs a C++ compiler for it, and there is no {triple}-g++: "
+        f"install one (on Debian and Ubuntu: apt install g++-{triple.replace('_', '-')}), or set "
+        "CXX to its command"
+    )
+
+
+def _target_of(compiler: str) -> str:
+    """Return the triple that a compiler's command generates code for; "" if it does not say."""
+    try:
+        command = [*shlex.split(compiler), "-dumpmachine"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except (OSError, ValueError):
+        return ""
+    return done.stdout.strip()
 
 
 def object_code(module: Any, scratch: Path) -> bytes:
@@ -83,22 +125,18 @@ def compiled_parts(module: Any) -> list[Any]:
 
 
 def link(
-    objects: Sequence[Path], output: Path, options: Sequence[str] = (), *, code: str = ""
+    objects: Sequence[Path], output: Path, options: Sequence[str] = (), *, machine: str = ""
 ) -> None:
-    """Link object files (or assembly) into the shared library `output`; `code` describes them.
+    """Link object files (or assembly) into the shared library `output`, for this machine or for
+    another `machine`, a triple.
 
     Raises ToolchainError, which names the tool, its command and its output.
     """
-    compiler = cxx_compiler()
-    if compiler is None:
-        raise ToolchainError(
-            "linking needs a C++ compiler, and there is none: install one (on Debian and Ubuntu: "
-            "apt install g++), or set CXX to its command"
-        )
+    compiler = _linker(machine)
     # With -Bsymbolic, a library's functions call its own, whatever else the process has loaded.
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", str(output)]
     command += [*map(str, objects), *options]
-    run(command, f"link code{f' for {code}' if code else ''}")
+    run(command, f"link code for {machine or 'this machine'}")
     if not output.is_file():
         raise ToolchainError(f"{compiler} wrote no library: {shlex.join(command)}")
 

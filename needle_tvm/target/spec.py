@@ -19,6 +19,7 @@ from needle_runtime.target import gpu, host
 from needle_runtime.target.features import FEATURES
 from needle_runtime.target.kind import CPU, GPU
 from needle_tvm.target import nvcc
+from needle_tvm.target.named import NAMED
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
@@ -124,14 +125,15 @@ class TargetSpec:
 
 
 def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
-    """Return a TargetSpec from "cpu", a GPU, or TVM's own description of an llvm `target`.
+    """Return a TargetSpec from "cpu", a GPU, a name in `NAMED`, or TVM's own description of an llvm
+    `target`.
 
     "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
     "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove, as in
     "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is the number of
     threads that CPU code is scheduled for, the same as "num-cores"; the default is the number of
-    cores that this process may use.
+    cores that `NAMED` has for a name, or else that this process may use.
 
     Raises TargetError for an unknown target, for "cuda" without such a GPU, for a number of threads
     outside 1..4096, and if `threads` and "num-cores" differ.
@@ -148,6 +150,10 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
         return _from_description(target, cores)
     if target == "cpu":
         return _spec({"kind": CPU, "mcpu": HOST, "num-cores": cores})
+    if isinstance(target, str) and target in NAMED:
+        named = NAMED[target]
+        cores = named.cores if named.cores is not None and threads is None else cores
+        return _from_description({"kind": CPU, "mcpu": named.mcpu, "mtriple": named.mtriple}, cores)
     name, _, which = str(target).partition(":")
     if name == "cuda":
         if which.startswith("sm_"):
@@ -156,7 +162,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
             return _present(target, int(which or 0))
     raise TargetError(
         f"target {target!r}: must be {' or '.join(DEVICES.values())}, cuda:INDEX, "
-        "cuda:ARCHITECTURE as in cuda:sm_90, or an llvm description"
+        f"cuda:ARCHITECTURE as in cuda:sm_90, a name ({', '.join(NAMED)}), or an llvm description"
     )
 
 

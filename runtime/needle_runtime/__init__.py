@@ -20,6 +20,7 @@ For those who change this package:
 - Sizes that are left to the call are read from the inputs' axes and checked against their bounds
   and each other (`artifact.sizes`).
 - `_tvm` loads TVM's runtime library and makes each compiled library use needle's threads.
+- `bundle` writes a folder for programs in C and C++, whose runtime is `runtime/src/capi`.
 - Errors and commands may quote files. So `text.printable` escapes the characters that a terminal
   would act on, in the text of every error (`errors`) and in all output of commands (`cli`).
 """

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from needle_runtime import cli
 from needle_runtime._tvm.versions import TVM, UNKNOWN, installed
 
-MODULES = tuple(
-    f"needle_runtime.cli.{name}_command" for name in ("inspect", "artifact", "profile", "key")
-)
+_COMMANDS = ("inspect", "artifact", "profile", "key", "bundle")
+MODULES = tuple(f"needle_runtime.cli.{name}_command" for name in _COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -99,6 +99,8 @@ def test_commands_exist(name):
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
         "docs/ship-an-existing-model.md",
+        "docs/c-and-cpp.md",
+        "docs/cross-compiling.md",
         *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/guide/*.md")),
     ],
 )

@@ -64,6 +64,19 @@ def tvm_library_folder() -> Path | None:
     return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
+def ffi_library_folder() -> Path | None:
+    """Return the folder of tvm-ffi's shared library, found without importing it; None if there is
+    none."""
+    folder = _folder("tvm_ffi")
+    return None if folder is None else folder / "lib"
+
+
+def own_library_folders() -> list[Path]:
+    """Return the folders that may have the shared libraries of this package."""
+    package = sys.modules["needle_runtime"].__path__  # two folders in an editable install
+    return [Path(folder) / "lib" for folder in package]
+
+
 def runtime_library_folder() -> Path | None:
     """Return the folder of the TVM runtime library to load; None if there is none.
 
@@ -71,8 +84,7 @@ def runtime_library_folder() -> Path | None:
     share one: a second copy in the process would register everything twice. Otherwise it is the one
     that this package carries.
     """
-    package = sys.modules["needle_runtime"].__path__  # two folders in an editable install
-    folders = [Path(folder) / "lib" for folder in package]
+    folders = own_library_folders()
     if installed("apache-tvm") in (TVM, None) and (theirs := tvm_library_folder()) is not None:
         folders.insert(0, theirs)
     return next((each for each in folders if (each / "libtvm_runtime.so").is_file()), None)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import platform
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -156,6 +157,12 @@ class Artifact:
             here = ", ".join(f"{each.name} ({each.arch})" for each in found)
             why = f"this machine has {here}" if here else gpu.why_none()
             return f"{self.path}: is compiled for a CUDA GPU ({self.target['arch']}); {why}"
+        machine = str(self.target.get("mtriple", platform.machine())).partition("-")[0]
+        if machine != platform.machine():
+            return (
+                f"{self.path}: is compiled for {machine} ({self.target.get('mcpu')}); this machine "
+                f"is {platform.machine()}"
+            )
         lacking = self.missing_features
         if not lacking:
             return None

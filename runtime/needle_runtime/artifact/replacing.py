@@ -30,13 +30,7 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
     """
     target = as_path(path, "path", ArtifactError)
     try:
-        target = target.absolute()
-        if target.is_symlink():  # the link stays, and its target is replaced
-            target = target.resolve()
-        if target.exists() and not (target / MANIFEST).is_file():
-            occupied = not target.is_dir() or any(target.iterdir())
-            if occupied:
-                raise ArtifactError(f"{target}: exists and is not an artifact; it was not touched")
+        target = replaceable(target, MANIFEST, "an artifact")
         with atomic.writing(target, private=private) as folder:
             yield folder
             for file in folder.iterdir():
@@ -44,6 +38,19 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
                 shutil.copymode(folder / MANIFEST, file)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
+
+
+def replaceable(target: Path, mark: str, kind: str) -> Path:
+    """Return the absolute path at which a folder of this `kind`, which has a file `mark`, may be
+    written. Raises ArtifactError if anything else is there, except an empty folder."""
+    target = target.absolute()
+    if target.is_symlink():  # the link stays, and its target is replaced
+        target = target.resolve()
+    if target.exists() and not (target / mark).is_file():
+        occupied = not target.is_dir() or any(target.iterdir())
+        if occupied:
+            raise ArtifactError(f"{target}: exists and is not {kind}; it was not touched")
+    return target
 
 
 def undisturbed(path: StrPath, read: Callable[[], _Result]) -> _Result:

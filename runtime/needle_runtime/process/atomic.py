@@ -44,9 +44,9 @@ def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
     _make_parents(target.parent)
     with sibling(target, private=private) as temporary:
         yield temporary
-        for file in sorted(temporary.iterdir()):
+        for file in sorted(temporary.rglob("*")):
             if private:
-                file.chmod(0o600)
+                file.chmod(0o700 if file.is_dir() else 0o600)
             sync(file)
         sync(temporary)
         _put(temporary, target)

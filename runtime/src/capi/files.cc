@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -105,8 +106,16 @@ Bytes read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const Bytes& bytes) {
-  std::string temporary = path + ".XXXXXX";
-  const Descriptor file(mkostemp(temporary.data(), O_CLOEXEC));
+  // Not mkostemp, whose files only their owner may read: the umask decides, and asking for it would
+  // change it for other threads.
+  static std::atomic<unsigned> count{0};
+  std::string temporary;
+  int descriptor = -1;
+  do {
+    temporary = path + "." + std::to_string(getpid()) + "." + std::to_string(count++);
+    descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && errno == EEXIST);
+  const Descriptor file(descriptor);
   const auto check = [&](bool done) {
     if (done) return;
     const std::string reason = system_reason();
@@ -121,9 +130,6 @@ void write_file(const std::string& path, const Bytes& bytes) {
     check(count > 0);
     at += static_cast<size_t>(count);
   }
-  const mode_t mask = umask(0);
-  umask(mask);
-  check(fchmod(file.get(), 0666 & ~mask) == 0);
   check(fsync(file.get()) == 0);
   check(rename(temporary.c_str(), path.c_str()) == 0);
 }

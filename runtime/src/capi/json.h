@@ -17,7 +17,30 @@ namespace ffi = tvm::ffi;
 using Object = ffi::json::Object;
 using Array = ffi::json::Array;
 
+// tvm_ffi's parser calls itself for each level: text from a file must not exhaust the stack.
+constexpr int kDeepest = 200;
+
+inline bool is_shallow(const char* text, size_t size) {
+  int depth = 0;
+  bool in_text = false, escaped = false;
+  for (size_t i = 0; i < size; ++i) {
+    const char letter = text[i];
+    if (in_text) {
+      in_text = escaped || letter != '"';
+      escaped = !escaped && letter == '\\';
+    } else if (letter == '[' || letter == '{') {
+      if (++depth > kDeepest) return false;
+    } else if (letter == ']' || letter == '}') {
+      --depth;
+    } else {
+      in_text = letter == '"';
+    }
+  }
+  return true;
+}
+
 inline Object parse(const char* text, size_t size) {
+  if (!is_shallow(text, size)) throw std::invalid_argument("it is nested too deeply");
   ffi::String error;
   const ffi::Any value = ffi::json::Parse(ffi::String(text, size), &error);
   if (!error.empty()) throw std::invalid_argument(error);

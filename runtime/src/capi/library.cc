@@ -23,13 +23,22 @@ namespace ffi = tvm::ffi;
 
 // Registered by TVM's runtime library, which the process may have loaded already.
 constexpr const char* kLoader = "ffi.Module.load_from_bytes.relax.VMExecutable";
+constexpr int kFlags = RTLD_NOW | RTLD_GLOBAL;
 
 void load_tvm() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   if (ffi::Function::GetGlobal(kLoader).has_value()) return;
-  // Found beside this library, by its RUNPATH.
-  if (dlopen("libtvm_runtime.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+  // By its path beside this library first: where dlopen is intercepted, as sanitizers do, the loader
+  // does not see this library's RUNPATH.
+  const std::string name = "libtvm_runtime.so";
+  Dl_info self;
+  if (dladdr(reinterpret_cast<void*>(&load_tvm), &self) != 0 && self.dli_fname != nullptr) {
+    const std::string path = self.dli_fname;
+    const size_t folder = path.rfind('/') + 1;  // 0 without a folder
+    if (folder > 0 && dlopen((path.substr(0, folder) + name).c_str(), kFlags) != nullptr) return;
+  }
+  if (dlopen(name.c_str(), kFlags) == nullptr)
     throw Failure(NEEDLE_ERROR_TARGET,
                   std::string("TVM's runtime library cannot be loaded (") + dlerror() + ")");
 }

@@ -1,9 +1,12 @@
 #include "capi/manifest.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <system_error>
+#include <utility>
 
 #include "capi/failure.h"
 #include "capi/json.h"
@@ -171,7 +174,24 @@ std::string digest_of(const Bytes& data) {
   return at == std::string::npos ? "" : sha256((line.substr(0, at) + "}").data(), at + 1);
 }
 
+// The major and the minor number of a version such as "0.1" or "0.1.7".
+std::pair<int, int> minor_version(const std::string& version) {
+  std::pair<int, int> found;
+  const char *at = version.data(), *const end = at + version.size();
+  const auto major = std::from_chars(at, end, found.first);
+  expect(major.ec == std::errc() && major.ptr != end && *major.ptr == '.', "requires");
+  const auto minor = std::from_chars(major.ptr + 1, end, found.second);
+  expect(minor.ec == std::errc() && (minor.ptr == end || *minor.ptr == '.'), "requires");
+  return found;
+}
+
 void check_versions(const std::string& path, const json::Object& manifest) {
+  const auto required = json::get<json::Object>(manifest, "requires", json::Object());
+  // Artifacts of 0.1.0 itself do not say.
+  const std::string needed = json::get<json::ffi::String>(required, "needle_runtime", "0.1");
+  if (minor_version(NEEDLE_VERSION) < minor_version(needed))
+    throw Failure(NEEDLE_ERROR_ARTIFACT, path + ": needs needle-runtime " + needed +
+                                             " or later, here is " NEEDLE_VERSION);
   const auto versions = json::get<json::Object>(manifest, "versions");
   const struct {
     const char *name, *mine;
@@ -189,7 +209,13 @@ void check_signature(const Folder& folder, const Bytes& data, const char* public
   if (!folder.has("manifest.sig"))
     throw Failure(NEEDLE_ERROR_SIGNATURE,
                   folder.path() + ": is not signed (manifest.sig is missing)");
-  if (!is_signed_by(data, folder.read("manifest.sig", kSignatureLength), public_key))
+  Bytes signature;
+  try {
+    signature = folder.read("manifest.sig", kSignatureLength);
+  } catch (const Failure& error) {
+    throw Failure(NEEDLE_ERROR_SIGNATURE, error.what());
+  }
+  if (!is_signed_by(data, signature, public_key))
     throw Failure(NEEDLE_ERROR_SIGNATURE, folder.path() + ": manifest.json is not what the owner of " +
                                               public_key + " signed");
 }

@@ -385,6 +385,8 @@ Bytes Program::state_file() const {
   size_t count = 0;
   const ArraySpec* first = specs(NEEDLE_STATE, &count);
   const std::lock_guard<std::mutex> lock(state_mutex_);
+  if (state_.size() != count)
+    throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state_.size(); ++i) {
     const ArraySpec& spec = first[i];
@@ -604,7 +606,7 @@ void Call::run_into() {
     const void* written = output.window->GetDLTensorPtr()->data;
     if (output.given != nullptr && written != output.given)
       copy_bytes(output.given, written, output.bytes);
-    output.data = output.given != nullptr ? output.given : written;
+    output.keep(output.given != nullptr ? output.given : written);
   }
 }
 
@@ -616,7 +618,7 @@ void Call::keep(size_t number, const ffi::Tensor& result) {
     throw Failure(NEEDLE_ERROR_CODE, "the compiled code returned a result of another size");
   if (output.given != nullptr) {
     copy_bytes(output.given, data, output.bytes);
-    output.data = output.given;
+    output.keep(output.given);
     return;
   }
   bool shared = false;  // with memory that the next call changes
@@ -629,7 +631,7 @@ void Call::keep(size_t number, const ffi::Tensor& result) {
   } else {
     output.own = result;
   }
-  output.data = data_of(*output.own);
+  output.keep(data_of(*output.own));
 }
 
 void Call::run_main() {
@@ -662,8 +664,8 @@ void Call::output(const std::string& name, needle_array* array) const {
   if (output.data == nullptr)
     throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(name) + ": nothing was run yet");
   *array = {spec.name.c_str(), spec.dtype,
-            static_cast<int32_t>(output.shape.size()), output.shape.data(),
-            const_cast<void*>(output.data), output.bytes};
+            static_cast<int32_t>(output.data_shape.size()), output.data_shape.data(),
+            const_cast<void*>(output.data), output.data_bytes};
 }
 
 }  // namespace needle::capi

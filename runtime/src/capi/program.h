@@ -75,11 +75,20 @@ class Call {
   struct Output {
     void* given = nullptr;
     size_t given_bytes = 0;
-    std::vector<int64_t> shape;  // in this call
+    std::vector<int64_t> shape;  // that the next run will give it
     size_t bytes = 0;
     std::optional<tvm::ffi::Tensor> window;  // for code that writes to given memory
     std::optional<tvm::ffi::Tensor> own;     // memory of the call, or the code's result
-    const void* data = nullptr;                   // of the last run
+    // Of the last run that succeeded; `shape` and `bytes` may belong to a later one that failed.
+    const void* data = nullptr;
+    std::vector<int64_t> data_shape;
+    size_t data_bytes = 0;
+
+    void keep(const void* result) {
+      data = result;
+      data_shape = shape;
+      data_bytes = bytes;
+    }
   };
 
   void prepare();

@@ -104,11 +104,12 @@ def test_the_disk_holds_everything_before_and_after_the_names_change(tmp_path, m
     monkeypatch.setattr(atomic, "_put", lambda *names: (steps.append("put"), put(*names)))
     target = tmp_path / "new" / "parents" / "out"
     with atomic.writing(target) as folder:
-        for name in ("b", "a"):
+        (folder / "inner").mkdir()
+        for name in ("b", "a", "inner/c"):
             (folder / name).write_text(name)
     parents = [tmp_path.name, "new"]
     assert sorted(steps[:2]) == sorted(parents)
-    assert steps[2:] == ["a", "b", folder.name, "put", "parents"]
+    assert steps[2:] == ["a", "b", "inner", "c", folder.name, "put", "parents"]
 
 
 def test_an_error_leaves_what_was_there(tmp_path):

@@ -1,0 +1,157 @@
+"""Find the shared libraries that an artifact's code and libneedle_runtime need."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from needle_runtime._tvm.versions import (
+    ffi_library_folder,
+    own_library_folders,
+    runtime_library_folder,
+)
+from needle_runtime.bundle import elf
+from needle_runtime.errors import InstallError, TargetError
+
+RUNTIME, TVM = "libneedle_runtime.so", "libtvm_runtime.so"  # the first loads the second by name
+SODIUM = ("libsodium.so.26", "libsodium.so.23")  # as in src/capi/signature.cc
+# The parts of glibc, which every Linux with glibc has.
+_LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d|ld-linux-[\w-]+\.so\.\d")
+# In the folder that a user names: of a bundle or an install, and of wheels that were unpacked.
+_PLACES = ("lib", "needle_runtime/lib", "tvm_ffi/lib", "tvm/lib")
+_OURS = ("libneedle_", "libtvm_")  # of one version together, so never the system's
+_RTLD_DI_LINKMAP = 2
+
+
+class Libraries:
+    """Libraries for one `machine`: those in a folder that the user names, or those of this
+    installation; then those of the system or, for another architecture, of its C++ compiler."""
+
+    def __init__(self, machine: str, folder: Path | None) -> None:
+        """`folder` has the runtime's libraries in `lib`, or in `needle_runtime/lib`, `tvm_ffi/lib`
+        and `tvm/lib`; None is this installation. Raises TargetError if this installation is for
+        another machine, or if a folder has no libneedle_runtime.so."""
+        self.machine, self._here = machine, machine == platform.machine()
+        if folder is None and not self._here:
+            raise TargetError(
+                f"this installation's libraries are for {platform.machine()}, not for {machine}: "
+                f"give --runtime FOLDER, a folder with {RUNTIME}, {TVM} and libtvm_ffi.so for "
+                f"{machine} (docs/cross-compiling.md says how to make it)"
+            )
+        if folder is None:
+            found = (prefix() / "lib", runtime_library_folder(), ffi_library_folder())
+            self._folders = [each for each in found if each is not None]
+        else:
+            self._folders = [folder / place for place in _PLACES]
+        self.prefix = self.find(RUNTIME).parent.parent
+
+    def find(self, name: str, user: str = "the bundle") -> Path:
+        """Return the file of the library `name`, which `user` needs.
+
+        Raises TargetError if there is none."""
+        found = self.look(name)
+        if found is None:
+            searched = [str(each) for each in self._folders if each.is_dir()]
+            if not name.startswith(_OURS):
+                searched.append("the system" if self._here else f"{self.machine}-linux-gnu-g++")
+            raise TargetError(
+                f"{name} for {self.machine}, which {user} needs, was not found in "
+                f"{', '.join(searched) or ', '.join(map(str, self._folders))}"
+            )
+        return found
+
+    def look(self, name: str) -> Path | None:
+        """Return the file of the library `name`; None if there is none."""
+        for folder in self._folders:
+            if (folder / name).is_file():
+                return folder / name
+        if name.startswith(_OURS):
+            return None
+        return _of_system(name) if self._here else _of_compiler(name, self.machine)
+
+    def needed(self, first: Iterable[tuple[str, elf.Elf]]) -> dict[str, Path]:
+        """Return by their names the files of the libraries that these need, and what those need.
+
+        `first` has pairs of a name for errors and the needs. Raises TargetError if a library is
+        missing, is for another machine or lacks a version of a symbol that another one needs.
+        """
+        found: dict[str, Path] = {}
+        needs = dict(first)
+        waiting = list(needs)
+        while waiting:
+            user = waiting.pop(0)
+            for name in needs[user].needed:
+                if name not in found and not is_libc(name):
+                    found[name] = self.find(name, user)
+                    needs[name] = self.read(found[name])
+                    waiting.append(name)
+        for user, each in needs.items():
+            for name, versions in each.versions.items():
+                lacking = sorted(versions - needs[name].defined) if name in found else []
+                if lacking:
+                    raise TargetError(
+                        f"{found[name]}: has no {lacking[0]}, which {user} needs: it is too old"
+                    )
+        return found
+
+    def read(self, path: Path) -> elf.Elf:
+        """Return the needs of the library at `path`. Raises TargetError unless it is a library for
+        this machine."""
+        try:
+            found = elf.read(path.read_bytes())
+        except ValueError as error:
+            raise TargetError(f"{path}: cannot be read as a library ({error})") from None
+        if found.machine != self.machine:
+            raise TargetError(f"{path}: is for {found.machine}, not for {self.machine}")
+        return found
+
+
+def prefix() -> Path:
+    """Return the folder of this installation that has `include`, `lib` and CMake's files.
+
+    Raises InstallError if the native parts were not built.
+    """
+    for folder in own_library_folders():
+        if (folder / RUNTIME).is_file():
+            return folder.parent
+    raise InstallError(f"{RUNTIME} was not found: pip install --force-reinstall needle-runtime")
+
+
+def is_libc(name: str) -> bool:
+    """Return whether a library belongs to glibc."""
+    return _LIBC.fullmatch(name) is not None
+
+
+def _of_system(name: str) -> Path | None:
+    """Return the file that this machine's loader finds for a name."""
+    try:
+        library = ctypes.CDLL(name)
+    except OSError:
+        return None
+    entry = ctypes.POINTER(_LinkMap)()
+    handle = ctypes.c_void_p(library._handle)
+    if ctypes.CDLL(None).dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(entry)) != 0:
+        return None
+    return Path(entry.contents.name.decode())
+
+
+def _of_compiler(name: str, machine: str) -> Path | None:
+    """Return the file that the C++ compiler for another architecture has under a name."""
+    compiler = shutil.which(f"{machine}-linux-gnu-g++")
+    if compiler is None:
+        return None
+    command = [compiler, f"-print-file-name={name}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = Path(done.stdout.strip())
+    return found.resolve() if found.is_absolute() else None
+
+
+class _LinkMap(ctypes.Structure):
+    """The head of <link.h>'s struct link_map: a library's address and path."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
