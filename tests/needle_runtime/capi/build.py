@@ -15,12 +15,14 @@ from tests import ROOT
 from tests.needle_runtime.capi.library import prefix
 
 EXAMPLES, PROGRAMS = ROOT / "runtime" / "examples", Path(__file__).parent
+STEP = sorted((PROGRAMS.parent / "kept").iterdir())[-1] / "step"  # of the last released version
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 # What the sanitizers say ends the process: reports of leaks, too.
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:"
+    f"suppressions={PROGRAMS / 'tsan_suppressions.txt'}",
 }
 
 

@@ -67,7 +67,9 @@ def test_the_numbers_are_those_of_the_header():
     header = (prefix() / "include" / "needle_runtime.h").read_text()
     header = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     found = {}
-    for body, name in re.findall(r"typedef enum \w+ NEEDLE_INT \{(.*?)\} (\w+);", header, re.DOTALL):
+    for body, name in re.findall(
+        r"typedef enum \w+ NEEDLE_INT \{(.*?)\} (\w+);", header, re.DOTALL
+    ):
         found[name] = re.findall(r"NEEDLE_(\w+)", body)
         assert re.findall(r"= (\d+)", body)[0] == "0"
     assert [name.removeprefix("ERROR_") for name in found["needle_status"]] == [*Status.__members__]
