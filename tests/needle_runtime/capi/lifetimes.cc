@@ -1,5 +1,5 @@
-// Programs and calls that are moved, closed while others live, used after a fork, and left open when
-// the process ends.
+// Programs and calls that are moved, closed while others live, used after a fork, and left open
+// when the process ends.
 //
 //   lifetimes MODEL [fork]
 //
