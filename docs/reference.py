@@ -40,6 +40,7 @@ PAGES = (
     "needle.onnx",
     "needle_tvm",
     "needle_runtime",
+    "needle_runtime.errors",
     "needle_tvm.errors",
 )
 

@@ -60,10 +60,19 @@ def test_the_public_surface():
         assert name in needle.__all__ and hasattr(needle, name)
 
 
-def test_version_is_the_projects():
-    text = (ROOT / "pyproject.toml").read_text()
-    found = re.search(r'^version = "(.*)"', text, re.M)
-    assert found and found[1] == needle.__version__
+def test_both_distributions_have_one_version():
+    for file in ("pyproject.toml", "runtime/pyproject.toml"):
+        found = re.search(r'^version = "(.*)"', (ROOT / file).read_text(), re.M)
+        assert found and found[1] == needle.__version__
+    needs = re.findall(r'"needle-runtime.*?==(.*?)"', (ROOT / "pyproject.toml").read_text())
+    assert set(needs) == {needle.__version__}
+
+
+@pytest.mark.parametrize(
+    "package", ["needle", "needle_tvm", "runtime/needle_runtime", "kernel_lab"]
+)
+def test_type_checkers_read_the_packages(package):
+    assert (ROOT / package / "py.typed").is_file()
 
 
 def test_no_file_is_long_and_none_shadows_the_standard_library():

@@ -2,6 +2,7 @@
 
 - `pages` gathers the pages and adapts the links between them. `normal` rewrites the pages in the
   form that Python-Markdown reads.
+- `home` makes the first page.
 - `figures` takes the chapters' pictures out of their notebooks (`docs/guide/notebooks.py` executes
   the chapters). `rungs` adds, folded below a rung's code, the changes that the rung makes.
 - `compiler` runs the pipeline on the small models of `models` and shows each pass; `drawing` draws

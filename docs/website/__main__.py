@@ -19,16 +19,17 @@ from typing import Any
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler, figures, lab, rungs
+from docs.website import check, compiler, figures, home, lab, rungs
 from docs.website.normal import normal
-from docs.website.pages import Pages
+from docs.website.pages import ROOT, Pages
 
 GUIDE = "docs/guide"
 # The pages in the tabs at the top; pages that they link to are on the site as well.
 _TABS: dict[str, list[str]] = {
-    "Home": ["README.md"],
+    "Home": [home.HOME],
     "Guide": [f"{GUIDE}/README.md"],
     "Using needle": [
+        "README.md",
         "docs/layers.md",
         "docs/dtypes.md",
         "docs/coming-from-pytorch.md",
@@ -40,8 +41,10 @@ _TABS: dict[str, list[str]] = {
         "docs/tuning.md",
         "docs/gpu.md",
         "gallery/README.md",
+        "docs/compatibility.md",
+        "CHANGELOG.md",
     ],
-    "Inside": ["docs/architecture.md", "docs/campaign.md", "CONTRIBUTING.md"],
+    "Inside": ["docs/architecture.md", "docs/campaign.md", "CONTRIBUTING.md", "SECURITY.md"],
     "Results": ["docs/performance.md"],
 }
 # Pages of the guide that are not chapters; people read them before or beside the chapters.
@@ -84,7 +87,8 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages; return the list of tabs and their pages for MkDocs."""
     made = _notebooks(source / "guide" / "notebooks")
     drawn = {chapter: figures.drawn(chapter, notebook) for chapter, notebook in made.items()}
-    pages = Pages(source, {chapter: rungs.with_ir(text) for chapter, text in drawn.items()})
+    texts = {chapter: rungs.with_ir(text) for chapter, text in drawn.items()}
+    pages = Pages(source, {**texts, ROOT / home.HOME: home.text()})
     tabs: dict[str, list[Any]] = {
         title: [pages.add(name) for name in names] for title, names in _TABS.items()
     }

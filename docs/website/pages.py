@@ -17,7 +17,14 @@ from docs.website.normal import normal
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages whose place on the site differs from their place under docs/.
-_PLACES = {"CONTRIBUTING.md": "contributing.md", "gallery/README.md": "gallery.md"}
+_PLACES = {
+    "docs/website/home.md": "index.md",
+    "README.md": "overview.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "gallery/README.md": "gallery.md",
+}
 _LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".cc": "cpp", ".h": "cpp"}
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")

@@ -56,7 +56,8 @@ class Device:
             if self.name == "cuda":
                 raise RuntimeError("cuda: this build of needle has no CUDA module") from None
             raise RuntimeError(
-                f"{self.name}: needle's native module is not built (run make, or pip install -e .)"
+                f"{self.name}: needle's native module is not built (run make, or "
+                "pip install -e ./runtime -e .)"
             ) from None
         return cuda_device.kernels(module, self.index) if self.name == "cuda" else module
 

@@ -8,7 +8,7 @@
   takes a lowered body apart, and `frame` gives each of its values a place in memory.
 - `merge_kernels` merges each run of small scheduled kernels into one function. It has one parallel
   region, and barriers where threads need each other's results. `main_by_kernel` is `main` without
-  this merging, for `python -m needle_tvm profile`.
+  this merging, for `python -m needle_runtime profile`.
 - `caller_memory` adds `main_into`, which writes results to memory that the caller provides.
 - `in_place` adds `main_in_place`, which writes the new values of a state over the old ones. A call
   that changes one row of a cache then does not copy the cache. The first check compares its results

@@ -72,7 +72,6 @@ def load(path: Path) -> Any:
     if not path.exists():
         raise TuningError(f"{path}: there is no such library")
     module = tvm.runtime.load_module(str(path))
-    if native() is not None:
-        native().adopt(str(path))
-        native().use_threads(configure_tvm_threads())
+    native().adopt(str(path))
+    native().use_threads(configure_tvm_threads())
     return module

@@ -29,6 +29,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from needle_runtime.process import turns  # noqa: F401  # hooks forks: not while one waits
+from needle_runtime.process.forks import loading
+
 if TYPE_CHECKING:
     from needle_runtime.artifact.files import read_arrays
     from needle_runtime.program import Program, load, load_with_params
@@ -49,7 +52,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'needle_runtime' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    with loading:  # a child forked meanwhile would wait forever for the lock of a module
+        return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The native module (runtime/src/python/caller.cc), for type checkers; it may not be built."""
+"""The native module (runtime/src/python/caller.cc), for type checkers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -151,9 +151,6 @@ class Calls:
         wrapped = self._wrap is not None and self._result is None and not into
         if wrapped or not isinstance(executor.memory, HostMemory):
             return _no_caller
-        module = native()
-        if module is None:
-            return _no_caller
         if in_place:
             function = executor.in_place()
         else:
@@ -169,7 +166,7 @@ class Calls:
             return _no_caller
         dtypes = [ffi.dtype(str(spec.dtype)) for spec in specs]
         shapes = [tuple(n if isinstance(n, int) else 1 for n in spec.shape) for spec in specs]
-        return module.Caller(
+        return native().Caller(
             function,
             tuple(
                 (shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)

@@ -195,9 +195,7 @@ class Executor:
         return self.to_arrays(self._call(self._inputs.convert(values), weights))
 
     def _call(self, tensors: Sequence[Any], weights: Sequence[Any] | None = None) -> list[Any]:
-        module = native()
-        if module is not None:
-            module.use_threads(self.threads)
+        native().use_threads(self.threads)
         result = self.entry()(*tensors, *(self.weights if weights is None else weights))
         return [result] if self.main.bare_output else list(result)
 

@@ -113,10 +113,22 @@ def test_requirements_are_read_from_pyproject(tmp_path):
         requires = ["builder>=1"]
         [project]
         name = "thing"
-        dependencies = ["numpy"]
+        dependencies = ["numpy", "part==1"]
         [project.optional-dependencies]
         one = ["a==1", "b; python_version < '3.11'"]
-        two = ["thing[one]", "c"]
+        two = ["thing[one]", "part[three]==1", "c"]
+        """
+    )
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "pyproject.toml").write_text(
+        """
+        [build-system]
+        requires = ["builder>=1", "library==2"]
+        [project]
+        name = "part"
+        dependencies = ["numpy"]
+        [project.optional-dependencies]
+        three = ["d"]
         """
     )
 
@@ -124,8 +136,9 @@ def test_requirements_are_read_from_pyproject(tmp_path):
         command = [sys.executable, str(tmp_path / ".ci" / "requirements.py"), *names]
         return subprocess.run(command, capture_output=True, text=True)
 
-    assert ask("build").stdout.split("\n")[:4] == ["builder>=1", "cmake", "ninja", "numpy"]
-    assert ask("two").stdout.splitlines() == ["a==1", "b; python_version < '3.11'", "c"]
+    build = ask("build").stdout.splitlines()
+    assert build == ["builder>=1", "library==2", "cmake", "ninja", "numpy"]
+    assert ask("two").stdout.splitlines() == ["a==1", "b; python_version < '3.11'", "d", "c"]
     unknown = ask("three")
     assert unknown.returncode == 1
     assert "no extra 'three'" in unknown.stderr

@@ -82,6 +82,10 @@ def test_commands_exist(name):
     [
         "README.md",
         "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs/compatibility.md",
+        "docs/website/home.md",
         *RECIPES,
         "docs/commands.md",
         "docs/results/README.md",
@@ -107,7 +111,7 @@ def test_links_lead_somewhere(name):
 
 def test_the_files_of_the_architecture_exist():
     text = (ROOT / "docs/architecture.md").read_text()
-    files = re.findall(r"`((?:needle|needle_tvm|src)/[\w/]+\.\w+)`", text)
+    files = re.findall(r"`((?:needle|needle_tvm|src|runtime)/[\w/]+\.\w+)`", text)
     assert len(files) > 20 and not [name for name in files if not (ROOT / name).is_file()]
 
 

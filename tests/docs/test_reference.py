@@ -15,6 +15,7 @@ pytest.importorskip("tvm", reason="the pages of needle_tvm need the [tvm] extra"
 
 import needle as ndl
 import needle.nn.functional as F
+import needle_runtime
 import needle_tvm
 from docs import reference
 from needle import nn
@@ -79,7 +80,14 @@ def test_examples_run(name, value, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     ndl.manual_seed(0)
-    names = {"ndl": ndl, "np": np, "nn": nn, "F": F, "needle_tvm": needle_tvm}
+    names = {
+        "ndl": ndl,
+        "np": np,
+        "nn": nn,
+        "F": F,
+        "needle_tvm": needle_tvm,
+        "needle_runtime": needle_runtime,
+    }
     example = doctest.DocTestParser().get_doctest(reference.text_of(value), names, name, name, 0)
     failures = []
     doctest.DocTestRunner().run(example, out=failures.append)
@@ -115,7 +123,7 @@ def _characters(text):
 def test_pages_have_the_registry_and_all_exports():
     names = {entry.full_name for entry in ENTRIES}
     assert names >= {f"needle.ops.{name}" for name in ndl.ops.FUNCTIONS}
-    for page in set(reference.PAGES) - {"needle.ops", "needle_tvm.errors"}:
+    for page in set(reference.PAGES) - {"needle.ops", "needle_runtime.errors"}:
         module = importlib.import_module(page)
         for name in module.__all__:
             here = {f"{page}.{name}"} | ({f"needle.ops.{name}"} if page == "needle" else set())

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="the site has pages of the compiler, which nee
 from docs import reference
 from docs.guide import notebooks
 from docs.website import __main__ as website
-from docs.website import check, compiler, drawing, figures, rungs
+from docs.website import check, compiler, drawing, figures, home, rungs
 from docs.website.models import examples
 from docs.website.normal import normal
 from kernel_lab import cli
@@ -29,7 +29,7 @@ HAS_SITE = all(importlib.util.find_spec(name) for name in ("mkdocs", "material")
 needs_site = pytest.mark.skipif(not HAS_SITE, reason="needs the [site] extra")
 HAS_GUIDE = all(importlib.util.find_spec(name) for name in ("nbformat", "nbclient", "ipykernel"))
 needs_guide = pytest.mark.skipif(not HAS_GUIDE, reason="needs the [guide] extra")
-DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 
 
 def page(body):
@@ -92,6 +92,27 @@ def test_pages_have_what_github_shows(path):
     for tag in ("li", "ul", "ol", "table", "tr", "pre", "h2", "h3"):
         counts = [len(re.findall(rf"<{tag}[ >]", html)) for html in (ours, theirs)]
         assert counts[0] == counts[1], tag
+
+
+def test_the_first_page_has_the_code_and_figures_of_other_pages():
+    """And nothing of a page stands for a part that is missing."""
+    text, readme = home.text(), (ROOT / "README.md").read_text()
+    assert "<!--" not in text
+    (code,) = re.findall(r"```python\n.*?```", text, re.DOTALL)
+    assert code in readme
+    rows = re.findall(r"^\|.*\|$", text, re.MULTILINE)
+    assert len(rows) > 5 and "\n".join(rows) in readme
+    lab = (ROOT / "docs/results/2026-11-21-lab-cpu.md").read_text()
+    lab = lab.partition("## Matrix product, 512")[2].partition("\n## ")[0]
+    bars = re.findall(r'scope="row">(?:<code>)?([\w, ]+).*--share: ([\d.]+)"></i> ([\d.]+)<', text)
+    assert {"naive", "register_tile", "NumPy", "PyTorch"} <= {name for name, *_ in bars}
+    for name, share, speed in bars:
+        found = re.search(
+            rf"^\| {name.strip()} \|.* \| {speed} \|.* \| ([\d.]+) \|$", lab, re.MULTILINE
+        )
+        assert found and float(found[1]) / 100 == pytest.approx(float(share)), name
+    with pytest.raises(ValueError, match="no such part"):
+        home._part("README table", "Nothing")
 
 
 def test_the_steps_shown_are_those_of_the_compiler():
@@ -207,6 +228,7 @@ def test_the_site_is_built(tmp_path, monkeypatch):
         *(f"reference/{reference.page_name(each)[:-3]}.html" for each in reference.PAGES),
         "compiler/passes.html",
         "contributing.html",
+        *(f"{page}.html" for page in ("overview", "compatibility", "changelog", "security")),
     ]:
         assert (site / name).is_file(), name
     chapter = (site / "guide/03-cpu.html").read_text()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from needle import backend_ndarray as nd
-from needle_runtime._tvm.ffi import load_ffi
+from needle_runtime._tvm.ffi import load_ffi, native
 from needle_runtime.calls import _raise
 from needle_runtime.errors import InputError
-from tests.needle_runtime.ways import arrays_in, compiled, drawn, like, native
+from tests.needle_runtime.ways import arrays_in, compiled, drawn, like
 from tests.needle_tvm.conftest import tensor
 
 X = drawn(3, 4)

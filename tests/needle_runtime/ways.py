@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,15 +13,7 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle_runtime._tvm.ffi import load_ffi
 from needle_runtime.calls import Calls, _no_caller
-
-
-@functools.cache
-def native() -> Any:
-    """The native module; the test is skipped where it is not built."""
-    load_ffi()
-    return pytest.importorskip("needle_runtime._native", exc_type=ImportError)
 
 
 class Counting:
@@ -40,7 +31,6 @@ class Counting:
 @contextlib.contextmanager
 def native_way(callee: Any) -> Iterator[Counting]:
     """Calls of `callee` in this context count those that the native caller serves."""
-    native()
     calls = callee._calls
     caller = calls._local.caller = Counting(calls._new_caller())
     try:

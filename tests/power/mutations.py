@@ -121,11 +121,14 @@ def ran(tree: Path, *arguments: str, seconds: float = _SECONDS) -> subprocess.Co
 def copy_tree(folder: Path) -> None:
     """Copy what runs into `folder`, with an environment of its own: an editable install would be
     imported instead of the copy."""
-    for name in ("needle", "needle_tvm", "apps", "kernel_lab", "tests/power"):
+    packages = ("needle", "needle_tvm", "runtime/needle_runtime", "apps", "kernel_lab")
+    for name in (*packages, "tests/power"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    packages = Path(sysconfig.get_path("purelib"))
-    for built in packages.glob("needle/**/*.so"):
-        shutil.copy(built, folder / built.relative_to(packages))
+    (folder / "needle_runtime").symlink_to(Path("runtime", "needle_runtime"))
+    installed = Path(sysconfig.get_path("purelib"))
+    for built in installed.glob("needle*/**/*.so"):
+        (folder / built.relative_to(installed)).parent.mkdir(exist_ok=True)
+        shutil.copy(built, folder / built.relative_to(installed))
     own_environment(folder)
 
 

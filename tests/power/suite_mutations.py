@@ -44,7 +44,8 @@ def located(entry: dict[str, Any], tree: Path) -> tuple[Path, str]:
     the place is found exactly once.
     """
     own = tree / entry["file"]
-    package = sorted((tree / Path(entry["file"]).parts[0]).rglob("*"))
+    roots = (Path(entry["file"]).parts[0], "runtime")  # where needle_tvm's lines may be today
+    package = sorted(path for root in roots for path in (tree / root).rglob("*"))
     others = [f for f in package if f.suffix in (".py", ".h", ".cc", ".inc") and f != own]
     lead, before, trail = ([x.strip() for x in entry[key]] for key in ("lead", "before", "trail"))
     around: tuple[tuple[list[str], list[str]], ...] = (
@@ -85,6 +86,7 @@ class Suite:
             self.tree,
             ignore=lambda at, _: {"__pycache__", *(_LEFT_OUT if Path(at) == tree else ())},
         )
+        (self.tree / "needle_runtime").symlink_to(Path("runtime", "needle_runtime"))
         own_environment(folder, self.tree)
         rules = (tree / "Makefile").read_text()
         (markers,) = re.findall(rf'(?ms)^{tier}: build.*?-m "([^"]+)"', rules)
@@ -164,6 +166,8 @@ class Suite:
         folder = file.relative_to(self.tree).parent
         if folder.parts[0] == "src":
             folder = Path("needle/backend_ndarray")
+        if folder.parts[0] == "runtime":
+            folder = Path("needle_runtime", *folder.parts[2:])
         while not (found := sorted((self.tree / "tests" / folder).glob("test_*.py"))):
             folder = folder.parent
         return [str(each.relative_to(self.tree)) for each in found]

@@ -97,8 +97,7 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
         module = open_library(name, "so")
         if stays:
             ffi._ffi_api.ModuleGlobalsAdd(module)
-        if native() is not None:
-            native().adopt(name)
+        native().adopt(name)
         return module
 
     with loading:
@@ -107,12 +106,9 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
 
 @functools.cache
 def native() -> Any:
-    """Return the runtime's native module, after loading TVM's libraries; None if not built."""
+    """Return the native module, after loading the library of tvm_ffi that it is linked to."""
     load_ffi()
-    try:
-        return importlib.import_module("needle_runtime._native")
-    except ImportError:
-        return None
+    return importlib.import_module("needle_runtime._native")
 
 
 def load_cuda_runtime() -> Any:

@@ -200,5 +200,5 @@ def test_without_the_library_signatures_are_refused_by_name(signed, keys, monkey
         lambda: artifact.sign(signed, keys[0]),
         lambda: signature.generate(tmp_path / "key"),
     ):
-        with pytest.raises(InstallError, match=r"package cryptography .*needle-dl\[sign\]"):
+        with pytest.raises(InstallError, match=r"package cryptography .*needle-runtime\[sign\]"):
             use()

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import needle_runtime
+import needle_tvm
 from needle_runtime.errors import InstallError
 from needle_tvm._tvm import versions
 from tests import ROOT
@@ -73,3 +75,12 @@ def test_the_cache_imports_no_needle():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_needle_tvm_has_the_names_of_the_runtime():
+    assert needle_tvm.runtime.__all__ == needle_runtime.__all__
+    for name in needle_runtime.__all__:
+        assert getattr(needle_tvm.runtime, name) is getattr(needle_runtime, name)
+    for module in (needle_runtime.errors, needle_tvm.errors):
+        classes = {name for name, value in vars(module).items() if isinstance(value, type)}
+        assert classes <= set(needle_tvm.errors.__all__)
