@@ -25,7 +25,7 @@ NATIVE := CMakeLists.txt runtime/CMakeLists.txt runtime/settings.cmake $(PROJECT
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
 LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs .ci
-CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples tests needle_tvm -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:

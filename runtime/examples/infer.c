@@ -2,8 +2,8 @@
  *
  *   infer MODEL DATA
  *
- * DATA/test_images.f32 holds images, DATA/test_labels.i32 the class of each. The number of images in a call
- * is a size that the model leaves open. */
+ * DATA/test_images.f32 holds images, DATA/test_labels.i32 the class of each. The number of images
+ * in a call is a size that the model leaves open. */
 #include <needle_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void* read_file(const char* folder, const char* name, size_t* bytes) {
   FILE* file = length < (int)sizeof path ? fopen(path, "rb") : NULL;
   if (file != NULL && fseek(file, 0, SEEK_END) == 0) {
     const long size = ftell(file);
-    void* data = size > 0 ? malloc((size_t)size) : NULL;
+    void* data = size >= 4 ? malloc((size_t)size) : NULL;
     rewind(file);
     if (data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size) {
       fclose(file);
@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
   const int64_t shape[] = {count, (int64_t)(image_bytes / sizeof *images) / count};
   check(needle_set_input(call, input.name, images, image_bytes, shape, 2));
   check(needle_run(call));
-  check(needle_output(call, "output.0", &scores)); /* float32 (count, classes), memory of the call */
+  check(
+      needle_output(call, "output.0", &scores)); /* float32 (count, classes), memory of the call */
 
   const int64_t classes = scores.shape[1];
   int64_t right = 0;

@@ -17,7 +17,7 @@ std::vector<T> read_file(const std::string& path) {
   std::vector<T> values(file ? static_cast<std::size_t>(file.tellg()) / sizeof(T) : 0);
   file.seekg(0).read(reinterpret_cast<char*>(values.data()),
                      static_cast<std::streamsize>(values.size() * sizeof(T)));
-  if (!file) throw std::runtime_error(path + ": cannot be read");
+  if (!file || values.empty()) throw std::runtime_error(path + ": cannot be read");
   return values;
 }
 

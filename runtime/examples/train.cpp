@@ -2,8 +2,8 @@
 //
 //   train STEP MODEL DATA EPOCHS STATE
 //
-// DATA/train_images.f32, train_labels.i32, test_images.f32 and test_labels.i32 hold images and their
-// classes. Training continues from the file STATE, if there is one, and ends by writing it.
+// DATA/train_images.f32, train_labels.i32, test_images.f32 and test_labels.i32 hold images and
+// their classes. Training continues from the file STATE, if there is one, and ends by writing it.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -15,19 +15,19 @@ std::vector<T> read_file(const std::string& path) {
   std::vector<T> values(file ? static_cast<std::size_t>(file.tellg()) / sizeof(T) : 0);
   file.seekg(0).read(reinterpret_cast<char*>(values.data()),
                      static_cast<std::streamsize>(values.size() * sizeof(T)));
-  if (!file) throw std::runtime_error(path + ": cannot be read");
+  if (!file || values.empty()) throw std::runtime_error(path + ": cannot be read");
   return values;
 }
 
 // Give a model the weights that a step has trained. The step knows the weight `w` as `model.w`.
 void copy_weights(const needle::Program& step, needle::Program& model) {
-  const std::vector<needle::Info> infos = model.weights();
-  std::vector<std::vector<float>> values;
-  std::vector<needle_array> arrays;
-  for (const needle::Info& info : infos) {
-    values.push_back(step.state<float>("model." + info.name));
-    arrays.push_back({info.name.c_str(), info.dtype, static_cast<int32_t>(info.shape.size()),
-                      info.shape.data(), values.back().data(), 4 * values.back().size()});
+  std::vector<needle_array> arrays(model.weights().size());
+  std::vector<std::vector<float>> values(arrays.size());
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    needle::check(needle_describe(model.handle(), NEEDLE_WEIGHTS, i, &arrays[i]));
+    values[i] = step.state<float>(std::string("model.") + arrays[i].name);
+    arrays[i].data = values[i].data();
+    arrays[i].bytes = values[i].size() * sizeof(float);
   }
   needle::check(needle_set_weights(model.handle(), arrays.data(), arrays.size()));
 }
@@ -61,14 +61,15 @@ int main(int argc, char** argv) try {
   copy_weights(step, model);
   const auto test = read_file<float>(data + "/test_images.f32");
   const auto truth = read_file<std::int32_t>(data + "/test_labels.i32");
-  const auto count = static_cast<std::int64_t>(truth.size());
   needle::Call classify(model);
-  classify.input(model.inputs().at(0).name, test, {count, static_cast<std::int64_t>(pixels)}).run();
+  classify.input(model.inputs().at(0).name, test,
+                 {std::int64_t(truth.size()), std::int64_t(pixels)});
+  classify.run();
   const auto scores = classify.result<float>("output.0");
   const auto classes = scores.size / truth.size();
   std::size_t right = 0;
   for (std::size_t i = 0; i < truth.size(); ++i) {
-    const float* row = scores.data + i * classes;
+    const float* row = &scores[i * classes];
     right += std::max_element(row, row + classes) - row == truth[i];
   }
   std::cout << right << " of " << truth.size() << " images right\n";

@@ -29,11 +29,15 @@
 #define NEEDLE_API
 #endif
 
+/* In C++ an enum without a fixed type may not hold a number that a newer header, or a mistake, gives it. */
 #ifdef __cplusplus
+#define NEEDLE_INT : int
 extern "C" {
+#else
+#define NEEDLE_INT
 #endif
 
-typedef enum needle_status {
+typedef enum needle_status NEEDLE_INT {
   NEEDLE_OK = 0,
   NEEDLE_ERROR_ARTIFACT = 1,  /* the artifact is missing, damaged, or needs another runtime */
   NEEDLE_ERROR_SIGNATURE = 2, /* it is not signed by the required key */
@@ -46,7 +50,7 @@ typedef enum needle_status {
   NEEDLE_ERROR_CODE = 9       /* the compiled code failed */
 } needle_status;
 
-typedef enum needle_dtype {
+typedef enum needle_dtype NEEDLE_INT {
   NEEDLE_BOOL = 0, /* a byte, 0 or 1 */
   NEEDLE_INT8,
   NEEDLE_INT16,
@@ -64,7 +68,7 @@ typedef enum needle_dtype {
 
 /* What a program has: inputs and outputs of a call, weights, and state (arrays that a call changes, such as
  * the weights and moments of a training step; the program keeps them from call to call). */
-typedef enum needle_kind {
+typedef enum needle_kind NEEDLE_INT {
   NEEDLE_INPUTS = 0,
   NEEDLE_OUTPUTS,
   NEEDLE_WEIGHTS,

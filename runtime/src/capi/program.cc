@@ -114,19 +114,20 @@ std::vector<ffi::Tensor> tensors_of(const ffi::Any& result) {
 
 template <class T>
 bool within(const void* data, size_t bytes, int64_t low, int64_t high, std::string* wrong) {
-  const T* x = static_cast<const T*>(data);
   for (size_t i = 0; i < bytes / sizeof(T); ++i) {
+    T x;  // the caller's memory may have any address
+    std::memcpy(&x, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
     if constexpr (std::is_floating_point_v<T>) {
       // Floats are truncated towards zero when they become indices; a NaN is not an index.
-      if (x[i] > static_cast<T>(low - 1) && x[i] < static_cast<T>(high + 1)) continue;
+      if (x > static_cast<T>(low - 1) && x < static_cast<T>(high + 1)) continue;
     } else if constexpr (std::is_unsigned_v<T>) {
-      if (high >= 0 && x[i] <= static_cast<uint64_t>(high) &&
-          (low <= 0 || x[i] >= static_cast<uint64_t>(low)))
+      if (high >= 0 && x <= static_cast<uint64_t>(high) &&
+          (low <= 0 || x >= static_cast<uint64_t>(low)))
         continue;
     } else {
-      if (x[i] >= low && x[i] <= high) continue;
+      if (x >= low && x <= high) continue;
     }
-    *wrong = std::to_string(x[i]);
+    *wrong = std::to_string(x);
     return false;
   }
   return true;

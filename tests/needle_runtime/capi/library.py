@@ -211,9 +211,7 @@ class Call:
         chosen = array.shape if shape == () else shape
         numbers = None if chosen is None else extents(chosen)
         data, count = array.ctypes.data_as(c_void_p), 0 if chosen is None else len(chosen)
-        check(
-            C.needle_set_input(self.handle, name.encode(), data, array.nbytes, numbers, count)
-        )
+        check(C.needle_set_input(self.handle, name.encode(), data, array.nbytes, numbers, count))
         self.given[name] = array
 
     def output(self, name: str, array: np.ndarray[Any, Any] | None) -> None:

@@ -67,7 +67,9 @@ def test_the_numbers_are_those_of_the_header():
     header = (prefix() / "include" / "needle_runtime.h").read_text()
     header = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     found = {}
-    for body, name in re.findall(r"typedef enum \w+ \{(.*?)\} (\w+);", header, re.DOTALL):
+    for body, name in re.findall(
+        r"typedef enum \w+ NEEDLE_INT \{(.*?)\} (\w+);", header, re.DOTALL
+    ):
         found[name] = re.findall(r"NEEDLE_(\w+)", body)
         assert re.findall(r"= (\d+)", body)[0] == "0"
     assert [name.removeprefix("ERROR_") for name in found["needle_status"]] == [*Status.__members__]
@@ -272,9 +274,9 @@ def test_memory_that_overlaps_is_refused(models):
 
 def test_wrong_amounts_of_memory_are_refused(mlp):
     call, (x,) = Call(mlp), inputs_of(mlp)
-    with pytest.raises(Failed, match="^input 'x' was not set$"):
+    with pytest.raises(Failed, match=r"^input 'x' was not set$"):
         call.run()
-    with pytest.raises(Failed, match="^output 'output.0': nothing was run yet$"):
+    with pytest.raises(Failed, match=r"^output 'output.0': nothing was run yet$"):
         call.result("output.0")
     (kept,) = call.on(x)
     for array, match in [
@@ -293,7 +295,7 @@ def test_shapes_are_needed_for_open_sizes(growing):
     x = np.zeros((3, 16), np.float32)
     with pytest.raises(Failed, match="whose sizes each call chooses: its shape is needed"):
         Call(growing).input("x", x, None)
-    with pytest.raises(Failed, match="has 0 bytes|is float32"):
+    with pytest.raises(Failed, match=r"has 0 bytes|is float32"):
         Call(growing).input("x", x, (2**62, 16))
     with pytest.raises(Failed):
         Call(growing).input("x", x, (-3, 16))

@@ -137,7 +137,11 @@ def test_numbers_that_python_has_no_need_to_refuse(copied):
     """Here they would be sizes and indices of memory."""
     manifest = read_manifest(copied)
     main = manifest["functions"]["main"]
-    for name, value in [("shape", [2**62, 2**62]), ("shape", [2**63 - 1, 0, 2]), ("shape", [2**63])]:
+    for name, value in [
+        ("shape", [2**62, 2**62]),
+        ("shape", [2**63 - 1, 0, 2]),
+        ("shape", [2**63]),
+    ]:
         before, main["inputs"][0][name] = main["inputs"][0][name], value
         write_manifest(copied, manifest)
         with pytest.raises(Failed, match="is not an artifact's manifest") as raised:
@@ -174,7 +178,9 @@ def test_signatures(copied, tmp_path):
     assert Program(copied)
     assert "is not what the owner of" in refused(copied, other)[1]
     assert "is a private key" in refused(copied, key)[1]
-    (tmp_path / "garbage").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
+    (tmp_path / "garbage").write_text(
+        "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+    )
     for wrong in (tmp_path / "garbage", tmp_path / "missing", copied / "lib.so", tmp_path):
         refused(copied, wrong)
     signed = (copied / "manifest.sig").read_bytes()
