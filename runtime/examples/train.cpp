@@ -19,19 +19,6 @@ std::vector<T> read_file(const std::string& path) {
   return values;
 }
 
-// Give a model the weights that a step has trained. The step knows the weight `w` as `model.w`.
-void copy_weights(const needle::Program& step, needle::Program& model) {
-  std::vector<needle_array> arrays(model.weights().size());
-  std::vector<std::vector<float>> values(arrays.size());
-  for (std::size_t i = 0; i < arrays.size(); ++i) {
-    needle::check(needle_describe(model.handle(), NEEDLE_WEIGHTS, i, &arrays[i]));
-    values[i] = step.state<float>(std::string("model.") + arrays[i].name);
-    arrays[i].data = values[i].data();
-    arrays[i].bytes = values[i].size() * sizeof(float);
-  }
-  needle::check(needle_set_weights(model.handle(), arrays.data(), arrays.size()));
-}
-
 int main(int argc, char** argv) try {
   if (argc != 6) {
     std::cerr << "usage: train STEP MODEL DATA EPOCHS STATE\n";
@@ -58,7 +45,7 @@ int main(int argc, char** argv) try {
   }
   step.save_state(state);
 
-  copy_weights(step, model);
+  model.copy_weights(step, "model.");  // the step knows the weight `w` as `model.w`
   const auto test = read_file<float>(data + "/test_images.f32");
   const auto truth = read_file<std::int32_t>(data + "/test_labels.i32");
   needle::Call classify(model);

@@ -6,15 +6,17 @@
  *   if (needle_open("model", NULL, &program) != NEEDLE_OK ||
  *       needle_new_call(program, &call) != NEEDLE_OK ||
  *       needle_set_input(call, "x", x, sizeof x, NULL, 0) != NEEDLE_OK ||
- *       needle_set_output(call, "output.0", y, sizeof y) != NEEDLE_OK || needle_run(call) != NEEDLE_OK)
- *     fprintf(stderr, "%s\n", needle_error());
+ *       needle_set_output(call, "output.0", y, sizeof y) != NEEDLE_OK || needle_run(call) !=
+ * NEEDLE_OK) fprintf(stderr, "%s\n", needle_error());
  *
- * A program is an exported model (an artifact: a folder with a manifest) whose files are verified and whose
- * code is loaded. A call holds the memory of one call's inputs and outputs. Any thread may use a program;
- * one thread at a time may use a call, so give each thread its own. Arrays are row-major and without gaps.
+ * A program is an exported model (an artifact: a folder with a manifest) whose files are verified
+ * and whose code is loaded. A call holds the memory of one call's inputs and outputs. Any thread
+ * may use a program; one thread at a time may use a call, so give each thread its own. Arrays are
+ * row-major and without gaps.
  *
- * Every function that can fail returns a status; on failure nothing has changed, and needle_error() returns
- * the reason. Functions that return names or shapes return memory of the program, valid until needle_close.
+ * Every function that can fail returns a status; on failure nothing has changed, and needle_error()
+ * returns the reason. Functions that return names or shapes return memory of the program, valid
+ * until needle_close.
  *
  * needle_runtime.hpp is the same for C++17, with exceptions and std::vector. */
 #ifndef NEEDLE_RUNTIME_H
@@ -29,7 +31,8 @@
 #define NEEDLE_API
 #endif
 
-/* In C++ an enum without a fixed type may not hold a number that a newer header, or a mistake, gives it. */
+/* In C++ an enum without a fixed type may not hold a number that a newer header, or a mistake,
+ * gives it. */
 #ifdef __cplusplus
 #define NEEDLE_INT : int
 extern "C" {
@@ -66,8 +69,8 @@ typedef enum needle_dtype NEEDLE_INT {
   NEEDLE_FLOAT64
 } needle_dtype;
 
-/* What a program has: inputs and outputs of a call, weights, and state (arrays that a call changes, such as
- * the weights and moments of a training step; the program keeps them from call to call). */
+/* What a program has: inputs and outputs of a call, weights, and state (arrays that a call changes,
+ * such as the weights and moments of a training step; the program keeps them from call to call). */
 typedef enum needle_kind NEEDLE_INT {
   NEEDLE_INPUTS = 0,
   NEEDLE_OUTPUTS,
@@ -75,8 +78,8 @@ typedef enum needle_kind NEEDLE_INT {
   NEEDLE_STATE
 } needle_kind;
 
-/* A named array. In descriptions `data` is null and `bytes` is 0, and an extent of -1 is a size that each
- * call chooses. */
+/* A named array. In descriptions `data` is null and `bytes` is 0, and an extent of -1 is a size
+ * that each call chooses. */
 typedef struct needle_array {
   const char* name;
   needle_dtype dtype;
@@ -87,9 +90,10 @@ typedef struct needle_array {
 } needle_array;
 
 typedef struct needle_options {
-  size_t size;             /* sizeof(needle_options) */
-  const char* public_key;  /* a PEM file with an Ed25519 public key that must have signed the artifact; or null */
-  int threads;             /* at most this many threads a call; 0: as many as the code was compiled for */
+  size_t size;            /* sizeof(needle_options) */
+  const char* public_key; /* a PEM file with an Ed25519 public key that must have signed the
+                             artifact; or null */
+  int threads; /* at most this many threads a call; 0: as many as the code was compiled for */
 } needle_options;
 
 typedef struct needle_program needle_program;
@@ -98,8 +102,8 @@ typedef struct needle_call needle_call;
 /* The runtime's version, such as "0.1.0". */
 NEEDLE_API const char* needle_version(void);
 
-/* The reason why this thread's last failing function failed: one line of UTF-8, valid until the next failure
- * in this thread. */
+/* The reason why this thread's last failing function failed: one line of UTF-8, valid until the
+ * next failure in this thread. */
 NEEDLE_API const char* needle_error(void);
 
 /* The bytes of one element; 0 for an unknown dtype. */
@@ -107,9 +111,9 @@ NEEDLE_API size_t needle_dtype_size(needle_dtype dtype);
 /* NumPy's name, such as "float32"; null for an unknown dtype. */
 NEEDLE_API const char* needle_dtype_name(needle_dtype dtype);
 
-/* Open the artifact in the folder `path`: check the signature (if a key is given), the manifest's digest, the
- * SHA-256 of every file, the versions and the processor's features, and only then load the code, from a
- * private copy of the checked bytes. `options` may be null. */
+/* Open the artifact in the folder `path`: check the signature (if a key is given), the manifest's
+ * digest, the SHA-256 of every file, the versions and the processor's features, and only then load
+ * the code, from a private copy of the checked bytes. `options` may be null. */
 NEEDLE_API needle_status needle_open(const char* path, const needle_options* options,
                                      needle_program** program);
 /* Close a program; null is allowed. Its calls must have been freed. */
@@ -118,14 +122,14 @@ NEEDLE_API void needle_close(needle_program* program);
 /* The number of arrays of a kind. */
 NEEDLE_API size_t needle_count(const needle_program* program, needle_kind kind);
 /* Describe an array by its place. */
-NEEDLE_API needle_status needle_describe(const needle_program* program, needle_kind kind, size_t index,
-                                         needle_array* array);
+NEEDLE_API needle_status needle_describe(const needle_program* program, needle_kind kind,
+                                         size_t index, needle_array* array);
 /* Find the place of an array by its name. */
-NEEDLE_API needle_status needle_find(const needle_program* program, needle_kind kind, const char* name,
-                                     size_t* index);
+NEEDLE_API needle_status needle_find(const needle_program* program, needle_kind kind,
+                                     const char* name, size_t* index);
 
-/* Replace all weights by those of a safetensors file, under their state_dict names. Calls that are running
- * finish with the old ones. The state of the program stays. */
+/* Replace all weights by those of a safetensors file, under their state_dict names. Calls that are
+ * running finish with the old ones. The state of the program stays. */
 NEEDLE_API needle_status needle_load_weights(needle_program* program, const char* path);
 /* Replace all weights by copies of arrays, which are matched by name. */
 NEEDLE_API needle_status needle_set_weights(needle_program* program, const needle_array* arrays,
@@ -136,8 +140,8 @@ NEEDLE_API needle_status needle_save_state(const needle_program* program, const 
 /* Continue from the state in a safetensors file. */
 NEEDLE_API needle_status needle_load_state(needle_program* program, const char* path);
 /* Copy an array of the state to `data`, which has `bytes` bytes. */
-NEEDLE_API needle_status needle_get_state(const needle_program* program, const char* name, void* data,
-                                          size_t bytes);
+NEEDLE_API needle_status needle_get_state(const needle_program* program, const char* name,
+                                          void* data, size_t bytes);
 /* Replace arrays of the state by copies; those that are not named stay. */
 NEEDLE_API needle_status needle_set_state(needle_program* program, const needle_array* arrays,
                                           size_t count);
@@ -146,19 +150,24 @@ NEEDLE_API needle_status needle_new_call(needle_program* program, needle_call** 
 /* Free a call; null is allowed. */
 NEEDLE_API void needle_free_call(needle_call* call);
 
-/* Use the caller's memory, `bytes` long, as an input of each following run. The runs read the elements that
- * the memory has then; it must stay valid. `shape` has `ndim` extents; it may be null if the program does not
- * leave the input's sizes to the call. Memory at a multiple of 64 bytes is never copied. */
+/* Use the caller's memory, `bytes` long, as an input of each following run. The runs read the
+ * elements that the memory has then; it must stay valid. `shape` has `ndim` extents; it may be null
+ * if the program does not leave the input's sizes to the call. Memory at a multiple of 64 bytes is
+ * never copied. */
 NEEDLE_API needle_status needle_set_input(needle_call* call, const char* name, const void* data,
                                           size_t bytes, const int64_t* shape, int32_t ndim);
-/* Have each following run write an output to the caller's memory, `bytes` long. It may not overlap an input
- * or another output. With null, the call's own memory is used again. */
-NEEDLE_API needle_status needle_set_output(needle_call* call, const char* name, void* data, size_t bytes);
+/* Have each following run write an output to the caller's memory, `bytes` long. It may not overlap
+ * an input or another output. With null, the call's own memory is used again. */
+NEEDLE_API needle_status needle_set_output(needle_call* call, const char* name, void* data,
+                                           size_t bytes);
 /* Run the program on the call's inputs, and step its state. Fails if an input was not set, if sizes
- * contradict each other, or if an index is out of its range; the outputs and the state are then unchanged. */
+ * contradict each other, or if an index is out of its range; the outputs and the state are then
+ * unchanged. */
 NEEDLE_API needle_status needle_run(needle_call* call);
-/* The output of the last run, in the caller's memory or the call's own, valid until the next run. */
-NEEDLE_API needle_status needle_output(const needle_call* call, const char* name, needle_array* array);
+/* The output of the last run, in the caller's memory or the call's own, valid until the next run.
+ */
+NEEDLE_API needle_status needle_output(const needle_call* call, const char* name,
+                                       needle_array* array);
 
 #ifdef __cplusplus
 }

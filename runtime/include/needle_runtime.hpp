@@ -61,6 +61,19 @@ struct Info {
   std::vector<int64_t> shape;
 };
 
+// A named array in memory, row-major: weights or state to set.
+template <class T>
+needle_array array(const char* name, const std::vector<T>& values,
+                   const std::vector<int64_t>& shape) {
+  static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> has no memory of bools");
+  return {name,
+          dtype_of<T>(),
+          static_cast<int32_t>(shape.size()),
+          shape.data(),
+          const_cast<T*>(values.data()),
+          values.size() * sizeof(T)};
+}
+
 // Elements of an output: memory of a call or of the caller.
 template <class T>
 struct View {
@@ -99,14 +112,42 @@ class Program {
   void load_weights(const std::string& path) {
     check(needle_load_weights(handle_.get(), path.c_str()));
   }
+  // Replace all weights by copies of arrays (see `array`), which are matched by name.
+  void set_weights(const std::vector<needle_array>& arrays) {
+    check(needle_set_weights(handle_.get(), arrays.data(), arrays.size()));
+  }
+  // Replace all weights by arrays of another program's state, such as a training step's: the weight
+  // `w` is its array `prefix` + `w`.
+  void copy_weights(const Program& step, const std::string& prefix = "") {
+    std::vector<needle_array> arrays(needle_count(handle_.get(), NEEDLE_WEIGHTS));
+    std::vector<std::vector<char>> values(arrays.size());
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      check(needle_describe(handle_.get(), NEEDLE_WEIGHTS, i, &arrays[i]));
+      arrays[i].bytes = needle_dtype_size(arrays[i].dtype);
+      for (int32_t axis = 0; axis < arrays[i].ndim; ++axis)
+        arrays[i].bytes *= static_cast<std::size_t>(arrays[i].shape[axis]);
+      values[i].resize(arrays[i].bytes);
+      arrays[i].data = values[i].data();
+      check(needle_get_state(step.handle(), (prefix + arrays[i].name).c_str(), arrays[i].data,
+                             arrays[i].bytes));
+    }
+    set_weights(arrays);
+  }
+  // Replace arrays of the state by copies; those that are not named stay.
+  void set_state(const std::vector<needle_array>& arrays) {
+    check(needle_set_state(handle_.get(), arrays.data(), arrays.size()));
+  }
   // Write the state to a safetensors file, or continue from one.
   void save_state(const std::string& path) const {
     check(needle_save_state(handle_.get(), path.c_str()));
   }
-  void load_state(const std::string& path) { check(needle_load_state(handle_.get(), path.c_str())); }
+  void load_state(const std::string& path) {
+    check(needle_load_state(handle_.get(), path.c_str()));
+  }
   // A copy of an array of the state.
   template <class T>
   std::vector<T> state(const std::string& name) const {
+    static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> has no memory of bools");
     std::size_t index = 0, count = 1;
     check(needle_find(handle_.get(), NEEDLE_STATE, name.c_str(), &index));
     needle_array info;
@@ -199,7 +240,8 @@ class Call {
     match(NEEDLE_OUTPUTS, name, dtype_of<T>());
     needle_array array;
     check(needle_output(handle_.get(), name.c_str(), &array));
-    return {static_cast<const T*>(array.data), array.bytes / sizeof(T),
+    return {static_cast<const T*>(array.data),
+            array.bytes / sizeof(T),
             {array.shape, array.shape + array.ndim}};
   }
 

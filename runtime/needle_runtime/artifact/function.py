@@ -106,7 +106,8 @@ def parse(entry: Mapping[str, Any]) -> Function:
     unsaved = tuple(entry.get("unsaved", ()))
     expect(all(isinstance(name, str) for name in unsaved), "unsaved")
     in_place = tuple((int(output), int(number)) for output, number in entry.get("in_place", ()))
-    expect(all(_is_like(outputs[o], inputs[i]) for o, i in in_place), "in_place")
+    pairs = [(outputs[o : o + 1], inputs[i : i + 1]) for o, i in in_place]
+    expect(all(o and i and _is_like(*o, *i) for o, i in pairs), "in_place")
     return Function(
         inputs=inputs,
         params=params,

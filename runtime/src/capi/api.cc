@@ -53,8 +53,7 @@ needle_status guarded(F&& work) {
 
 template <class T>
 T& checked(T* pointer, const char* name) {
-  if (pointer == nullptr)
-    throw Failure(NEEDLE_ERROR_USAGE, std::string(name) + ": a null pointer");
+  if (pointer == nullptr) throw Failure(NEEDLE_ERROR_USAGE, std::string(name) + ": a null pointer");
   return *pointer;
 }
 
@@ -106,8 +105,8 @@ size_t needle_dtype_size(needle_dtype dtype) {
 }
 
 const char* needle_dtype_name(needle_dtype dtype) {
-  static const char* const names[] = {"bool",     "int8",   "int16",  "int32",  "int64",
-                                      "uint8",    "uint16", "uint32", "uint64", "float16",
+  static const char* const names[] = {"bool",     "int8",    "int16",  "int32",  "int64",
+                                      "uint8",    "uint16",  "uint32", "uint64", "float16",
                                       "bfloat16", "float32", "float64"};
   const auto number = static_cast<size_t>(dtype);
   return number < sizeof names / sizeof *names ? names[number] : nullptr;
@@ -149,8 +148,8 @@ needle_status needle_describe(const needle_program* program, needle_kind kind, s
       throw Failure(NEEDLE_ERROR_USAGE, "index " + std::to_string(index) + ": there are " +
                                             std::to_string(count) + " arrays of that kind");
     const ArraySpec& spec = specs[index];
-    found = {spec.name.c_str(), spec.dtype, static_cast<int32_t>(spec.described.size()),
-             spec.described.data(), nullptr, 0};
+    found = {spec.name.c_str(),     spec.dtype, static_cast<int32_t>(spec.described.size()),
+             spec.described.data(), nullptr,    0};
   });
 }
 
@@ -198,8 +197,7 @@ needle_status needle_get_state(const needle_program* program, const char* name, 
   });
 }
 
-needle_status needle_set_state(needle_program* program, const needle_array* arrays,
-                               size_t count) {
+needle_status needle_set_state(needle_program* program, const needle_array* arrays, size_t count) {
   return guarded(
       [&] { checked(program, "program").program.set_state(arrays_of(arrays, count), false); });
 }
@@ -230,9 +228,8 @@ needle_status needle_run(needle_call* call) {
 }
 
 needle_status needle_output(const needle_call* call, const char* name, needle_array* array) {
-  return guarded([&] {
-    checked(call, "call").call.output(&checked(name, "name"), &checked(array, "array"));
-  });
+  return guarded(
+      [&] { checked(call, "call").call.output(&checked(name, "name"), &checked(array, "array")); });
 }
 
 }  // extern "C"

@@ -22,9 +22,9 @@ std::set<std::string> read_features() {
     uint32_t high;
     __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(high) : "c"(0));
   }
-#define NEEDLE_X86(name, leaf, subleaf, word, bit, saved)                                      \
-  if (__get_cpuid_count(leaf, subleaf, &words[0], &words[1], &words[2], &words[3]) != 0 &&     \
-      (words[word] >> (bit) & 1) != 0 && (enabled & (saved)) == (saved))                       \
+#define NEEDLE_X86(name, leaf, subleaf, word, bit, saved)                                  \
+  if (__get_cpuid_count(leaf, subleaf, &words[0], &words[1], &words[2], &words[3]) != 0 && \
+      (words[word] >> (bit) & 1) != 0 && (enabled & (saved)) == (saved))                   \
     found.insert(name);
 #define NEEDLE_ARM(name, word, bit)
 #include "capi/features.inc"

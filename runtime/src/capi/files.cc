@@ -67,8 +67,7 @@ std::string system_reason() { return std::strerror(errno); }
 Folder::Folder(std::string path)
     : path_(std::move(path)), descriptor_(open(path_.c_str(), O_DIRECTORY | kFlags)) {
   if (descriptor_ < 0 && (errno == ENOENT || errno == ENOTDIR))
-    throw Failure(NEEDLE_ERROR_ARTIFACT,
-                  path_ + ": no artifact there (manifest.json is missing)");
+    throw Failure(NEEDLE_ERROR_ARTIFACT, path_ + ": no artifact there (manifest.json is missing)");
   if (descriptor_ < 0) fail(NEEDLE_ERROR_ARTIFACT, path_, system_reason());
 }
 

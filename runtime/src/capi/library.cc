@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "capi/failure.h"
-#include "threads/thread_pool.h"
 #include "threads/adopt.h"
+#include "threads/thread_pool.h"
 
 namespace needle::capi {
 
@@ -29,8 +29,8 @@ void load_tvm() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   if (ffi::Function::GetGlobal(kLoader).has_value()) return;
-  // By its path beside this library first: where dlopen is intercepted, as sanitizers do, the loader
-  // does not see this library's RUNPATH.
+  // By its path beside this library first: where dlopen is intercepted, as sanitizers do, the
+  // loader does not see this library's RUNPATH.
   const std::string name = "libtvm_runtime.so";
   Dl_info self;
   if (dladdr(reinterpret_cast<void*>(&load_tvm), &self) != 0 && self.dli_fname != nullptr) {

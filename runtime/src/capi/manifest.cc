@@ -19,8 +19,14 @@ namespace {
 
 constexpr uint64_t kLargestManifest = 64 << 20;  // bytes
 constexpr int64_t kFormat = 2;
-constexpr const char* kDtypes[] = {"bool",   "int8",   "int16",   "int32",    "int64",
-                                   "uint8",  "uint16", "uint32",  "uint64",   "float16",
+// Pairs of TVM and tvm_ffi whose code this runtime runs.
+constexpr struct {
+  const char *tvm, *tvm_ffi;
+} kRuns[] = {
+#include "runs.inc"
+};
+constexpr const char* kDtypes[] = {"bool",     "int8",    "int16",  "int32",  "int64",
+                                   "uint8",    "uint16",  "uint32", "uint64", "float16",
                                    "bfloat16", "float32", "float64"};
 
 void expect(bool condition, const char* what) {
@@ -190,18 +196,17 @@ void check_versions(const std::string& path, const json::Object& manifest) {
   // Artifacts of 0.1.0 itself do not say.
   const std::string needed = json::get<json::ffi::String>(required, "needle_runtime", "0.1");
   if (minor_version(NEEDLE_VERSION) < minor_version(needed))
-    throw Failure(NEEDLE_ERROR_ARTIFACT, path + ": needs needle-runtime " + needed +
-                                             " or later, here is " NEEDLE_VERSION);
+    throw Failure(NEEDLE_ERROR_ARTIFACT,
+                  path + ": needs needle-runtime " + needed + " or later, here is " NEEDLE_VERSION);
   const auto versions = json::get<json::Object>(manifest, "versions");
-  const struct {
-    const char *name, *mine;
-  } pairs[] = {{"tvm", NEEDLE_TVM}, {"tvm_ffi", NEEDLE_TVM_FFI}};
-  for (const auto& [name, mine] : pairs) {
-    const std::string wanted = json::text(versions, name);
-    if (wanted != mine)
-      throw Failure(NEEDLE_ERROR_ARTIFACT, path + ": was built with " + name + " " + wanted +
-                                               ", this runtime has " + mine);
+  const std::string tvm = json::text(versions, "tvm"), tvm_ffi = json::text(versions, "tvm_ffi");
+  std::string here;
+  for (const auto& [known_tvm, known_ffi] : kRuns) {
+    if (tvm == known_tvm && tvm_ffi == known_ffi) return;
+    here += (here.empty() ? "" : ", or ") + std::string(known_tvm) + " and " + known_ffi;
   }
+  throw Failure(NEEDLE_ERROR_ARTIFACT, path + ": was built with tvm " + tvm + " and tvm_ffi " +
+                                           tvm_ffi + ", this runtime runs code of " + here);
 }
 
 void check_signature(const Folder& folder, const Bytes& data, const char* public_key) {
@@ -216,8 +221,9 @@ void check_signature(const Folder& folder, const Bytes& data, const char* public
     throw Failure(NEEDLE_ERROR_SIGNATURE, error.what());
   }
   if (!is_signed_by(data, signature, public_key))
-    throw Failure(NEEDLE_ERROR_SIGNATURE, folder.path() + ": manifest.json is not what the owner of " +
-                                              public_key + " signed");
+    throw Failure(
+        NEEDLE_ERROR_SIGNATURE,
+        folder.path() + ": manifest.json is not what the owner of " + public_key + " signed");
 }
 
 Bytes checked_file(const Folder& folder, const std::string& name, const json::Object& recorded) {
@@ -225,8 +231,8 @@ Bytes checked_file(const Folder& folder, const std::string& name, const json::Ob
   Bytes data = folder.read(name, size);
   const std::string where = folder.path() + "/" + name + ": is damaged (";
   if (data.size() != size)
-    throw Failure(NEEDLE_ERROR_ARTIFACT, where + std::to_string(data.size()) +
-                                             " bytes long, not " + std::to_string(size) + ")");
+    throw Failure(NEEDLE_ERROR_ARTIFACT, where + std::to_string(data.size()) + " bytes long, not " +
+                                             std::to_string(size) + ")");
   const std::string found = sha256(data.data(), data.size());
   const std::string wanted = json::text(recorded, "sha256");
   if (found != wanted)
@@ -244,16 +250,15 @@ std::optional<needle_dtype> dtype_named(const std::string& name) {
 
 std::string describe(needle_dtype dtype, const std::vector<int64_t>& shape) {
   std::string text = std::string(needle_dtype_name(dtype)) + "(";
-  for (size_t i = 0; i < shape.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return text + ")";
 }
 
 std::string describe(const ArraySpec& spec) {
   std::string text = std::string(needle_dtype_name(spec.dtype)) + "(";
   for (size_t i = 0; i < spec.shape.size(); ++i)
-    text += (i == 0 ? "" : ", ") + (spec.shape[i].is_open() ? spec.shape[i].text()
-                                                            : std::to_string(spec.described[i]));
+    text += (i == 0 ? "" : ", ") +
+            (spec.shape[i].is_open() ? spec.shape[i].text() : std::to_string(spec.described[i]));
   return text + ")";
 }
 
@@ -288,7 +293,8 @@ Manifest read_manifest(const Folder& folder, const char* public_key, Bytes* libr
 
     const auto files = json::get<json::Object>(whole, "files");
     std::set<std::string> recorded;
-    for (const auto& [name, facts] : files) recorded.insert(json::as<json::ffi::String>(name, "files"));
+    for (const auto& [name, facts] : files)
+      recorded.insert(json::as<json::ffi::String>(name, "files"));
     for (const std::string& name : folder.names())
       if (name != "manifest.json" && name != "manifest.sig" && recorded.count(name) == 0)
         throw Failure(NEEDLE_ERROR_ARTIFACT,

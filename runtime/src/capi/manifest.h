@@ -27,9 +27,9 @@ struct ArraySpec {
 struct Function {
   std::vector<ArraySpec> inputs, outputs, params;
   size_t states = 0;
-  std::vector<std::vector<std::string>> ties;          // names of one parameter
+  std::vector<std::vector<std::string>> ties;               // names of one parameter
   std::map<std::string, std::optional<std::string>> fixed;  // constants, with a digest
-  std::string transform;                               // packs the weights; or ""
+  std::string transform;                                    // packs the weights; or ""
   bool any_address = false;
   std::vector<std::pair<size_t, size_t>> in_place;  // (output, input)
   Sizes sizes;

@@ -12,8 +12,8 @@
 #include "capi/features.h"
 #include "capi/library.h"
 #include "capi/sha256.h"
-#include "threads/thread_pool.h"
 #include "threads/adopt.h"
+#include "threads/thread_pool.h"
 
 namespace needle::capi {
 
@@ -98,7 +98,8 @@ ffi::Any called(const ffi::Function& function, const std::vector<ffi::AnyView>& 
     function.CallPacked(arguments.data(), static_cast<int32_t>(arguments.size()), &result);
   } catch (const ffi::Error& error) {
     std::string text = error.message();
-    throw Failure(NEEDLE_ERROR_CODE, "the compiled code failed: " + text.substr(0, text.find('\n')));
+    throw Failure(NEEDLE_ERROR_CODE,
+                  "the compiled code failed: " + text.substr(0, text.find('\n')));
   }
   return result;
 }
@@ -158,7 +159,8 @@ bool indices_within(needle_dtype dtype, const void* data, size_t bytes, int64_t 
     case NEEDLE_FLOAT64:
       return within<double>(data, bytes, low, high, wrong);
     default:
-      throw Failure(NEEDLE_ERROR_INPUT, std::string("indices of dtype ") + needle_dtype_name(dtype) +
+      throw Failure(NEEDLE_ERROR_INPUT, std::string("indices of dtype ") +
+                                            needle_dtype_name(dtype) +
                                             " are not supported by the C runtime");
   }
 }
@@ -220,8 +222,8 @@ std::vector<NamedArray> in_order(const Function& main, const std::vector<const A
     }
     const NamedArray& array = *at->second;
     if (array.dtype != spec->dtype || array.shape != spec->described)
-      problems.push_back(quote(at->first) + " is " + describe(array.dtype, array.shape) +
-                         ", not " + describe(*spec));
+      problems.push_back(quote(at->first) + " is " + describe(array.dtype, array.shape) + ", not " +
+                         describe(*spec));
     found.push_back(array);
   }
   if (weights)
@@ -375,8 +377,7 @@ void Program::set_state(const std::vector<NamedArray>& arrays, bool whole) {
   }
   const std::vector<NamedArray> ordered = in_order(main(), wanted, arrays, false);
   const std::lock_guard<std::mutex> lock(state_mutex_);
-  if (state_.size() != count)
-    throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
+  if (state_.size() != count) throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   for (size_t i = 0; i < ordered.size(); ++i)
     copy_bytes(const_cast<char*>(data_of(state_[static_cast<size_t>(wanted[i] - first)])),
                ordered[i].data, ordered[i].bytes);
@@ -386,8 +387,7 @@ Bytes Program::state_file() const {
   size_t count = 0;
   const ArraySpec* first = specs(NEEDLE_STATE, &count);
   const std::lock_guard<std::mutex> lock(state_mutex_);
-  if (state_.size() != count)
-    throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
+  if (state_.size() != count) throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state_.size(); ++i) {
     const ArraySpec& spec = first[i];
@@ -406,8 +406,7 @@ void Program::copy_state(const std::string& name, void* data, size_t bytes) cons
     throw Failure(NEEDLE_ERROR_INPUT, quote(name) + " has " + std::to_string(wanted) +
                                           " bytes, and the memory for it " + std::to_string(bytes));
   const std::lock_guard<std::mutex> lock(state_mutex_);
-  if (index >= state_.size())
-    throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
+  if (index >= state_.size()) throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   copy_bytes(data, data_of(state_[index]), bytes);
 }
 
@@ -664,9 +663,12 @@ void Call::output(const std::string& name, needle_array* array) const {
   const Output& output = outputs_[index];
   if (output.data == nullptr)
     throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(name) + ": nothing was run yet");
-  *array = {spec.name.c_str(), spec.dtype,
-            static_cast<int32_t>(output.data_shape.size()), output.data_shape.data(),
-            const_cast<void*>(output.data), output.data_bytes};
+  *array = {spec.name.c_str(),
+            spec.dtype,
+            static_cast<int32_t>(output.data_shape.size()),
+            output.data_shape.data(),
+            const_cast<void*>(output.data),
+            output.data_bytes};
 }
 
 }  // namespace needle::capi

@@ -56,7 +56,7 @@ void add_blocks(uint32_t* state, const uint8_t* data, size_t blocks) {
 // The same by the processor's own instructions, four times as fast: weights are read whole before
 // the first call.
 [[gnu::target("sha,sse4.1")]] void add_blocks_by_sha(uint32_t* state, const uint8_t* data,
-                                                      size_t blocks) {
+                                                     size_t blocks) {
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   const __m128i abcd = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state));
   const __m128i efgh = _mm_loadu_si128(reinterpret_cast<const __m128i*>(state + 4));
@@ -66,8 +66,8 @@ void add_blocks(uint32_t* state, const uint8_t* data, size_t blocks) {
     const __m128i abef_before = abef, cdgh_before = cdgh;
     __m128i w[4];
     for (int i = 0; i < 4; ++i)
-      w[i] = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i),
-                              big_endian);
+      w[i] =
+          _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i), big_endian);
     for (int i = 0; i < 16; ++i) {
       __m128i& now = w[i % 4];
       if (i >= 4) {  // now: the words 16 rounds before

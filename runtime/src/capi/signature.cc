@@ -61,8 +61,8 @@ bool is_signed_by(const Bytes& data, const Bytes& signature, const std::string& 
   const bool right =
       pem.size() <= kLargestFile && from != std::string::npos && to != std::string::npos &&
       to > from &&
-      sodium.decode(key, sizeof key, text.data() + from + begin.size(),
-                    to - from - begin.size(), " \r\n\t", &length, nullptr, kBase64) == 0 &&
+      sodium.decode(key, sizeof key, text.data() + from + begin.size(), to - from - begin.size(),
+                    " \r\n\t", &length, nullptr, kBase64) == 0 &&
       length == sizeof key && std::memcmp(key, kHead, sizeof kHead) == 0;
   if (!right)
     throw Failure(NEEDLE_ERROR_SIGNATURE,

@@ -77,9 +77,8 @@ class ExtentParser {
     }
     space();
     size_t end = at_;
-    while (end < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[end])) != 0 || text_[end] == '_' ||
-            (text_[end] & 0x80) != 0))
+    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) != 0 ||
+                                  text_[end] == '_' || (text_[end] & 0x80) != 0))
       ++end;
     const std::string word = text_.substr(at_, end - at_);
     at_ = end;
@@ -197,17 +196,15 @@ Sizes::Sizes(std::vector<Dim> dims, const std::vector<NamedShape>& inputs)
 std::vector<int64_t> Sizes::of(const std::vector<std::vector<int64_t>>& shapes) const {
   std::vector<int64_t> sizes(dims_.size());
   const auto fail = [&](const Axis& at, const std::string& wanted) {
-    throw Failure(NEEDLE_ERROR_INPUT, "input " + quote(at.name) + " has " +
-                                          std::to_string(shapes[at.input][at.axis]) +
-                                          " along axis " + std::to_string(at.axis) + ", where " +
-                                          wanted);
+    throw Failure(NEEDLE_ERROR_INPUT,
+                  "input " + quote(at.name) + " has " + std::to_string(shapes[at.input][at.axis]) +
+                      " along axis " + std::to_string(at.axis) + ", where " + wanted);
   };
   for (size_t i = 0; i < dims_.size(); ++i) {
     const Dim& dim = dims_[i];
     const auto& [at, line] = first_[i];
     int64_t multiple;
-    const bool wraps =
-        __builtin_sub_overflow(shapes[at.input][at.axis], line.added, &multiple);
+    const bool wraps = __builtin_sub_overflow(shapes[at.input][at.axis], line.added, &multiple);
     const int64_t size = wraps ? 0 : divided(multiple, line.factor);
     sizes[i] = size;
     if (!wraps && size * line.factor == multiple && size >= dim.min && size <= dim.max &&
