@@ -20,16 +20,16 @@ export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 
 # The two distributions, installed together: needle-dl needs needle-runtime.
 PROJECTS := pyproject.toml runtime/pyproject.toml
-NATIVE := CMakeLists.txt runtime/CMakeLists.txt runtime/settings.cmake $(PROJECTS) \
-  $(shell find src runtime/src -type f 2>/dev/null)
+NATIVE := CMakeLists.txt $(wildcard runtime/*.txt runtime/*.cmake) $(PROJECTS) \
+  $(shell find src runtime/src runtime/include runtime/cmake -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs .ci
+LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs packaging .ci
 CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning bench-zoo peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning bench-zoo peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check wheels clean help
 
 build: $(STAMPS)/native
 
@@ -59,6 +59,11 @@ reference: build
 # lab's reports. It needs no server and no network. ARGS=--no-lab leaves the reports out.
 site: build $(STAMPS)/site $(STAMPS)/guide
 	$(PY) -m docs.website $(OUT)/site $(ARGS)
+
+# The wheels of both distributions, each tried in an empty environment; ARGS="--extras" tries the extras
+# too, ARGS="--pythons 3.10 3.13" other Pythons.
+wheels: build
+	$(PY) packaging/wheels.py $(OUT)/wheels $(ARGS)
 
 # The tests in tiers, in two processes: each process holds a model or two and the compiler.
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
@@ -177,6 +182,7 @@ help:
 	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"
 	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
+	@echo "wheels           both distributions' wheels, each tried in an empty environment"
 	@echo "bench-training   whole training steps beside PyTorch and JAX"
 	@echo "guide            docs/guide as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
