@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -167,3 +168,9 @@ def test_a_cpuinfo_that_is_missing_or_anothers(tmp_path, cpuinfo):
     assert found["error"].endswith(f"this one lacks {', '.join(lacks)}")
     assert found["features"] == sorted(features.processor().features)
     assert found["mcpu"] == made.manifest["target"]["mcpu"]
+
+
+def test_the_c_library_knows_the_same_features():
+    script = Path(__file__).parents[3] / "runtime/src/capi/write_features.py"
+    written = runpy.run_path(str(script))
+    assert written["FILE"].read_text() == written["text"]()
