@@ -25,11 +25,11 @@ NATIVE := CMakeLists.txt $(wildcard runtime/*.txt runtime/*.cmake) $(PROJECTS) \
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
 LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs packaging .ci
-CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples bench tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning bench-zoo peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check wheels clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-shipping bench-training bench-tuning bench-zoo peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check wheels clean help
 
 build: $(STAMPS)/native
 
@@ -142,6 +142,10 @@ bench-operations: build peers
 bench-recurrence: build peers
 	$(PY) -m bench.recurrence --out $(OUT)/bench $(ARGS)
 
+# ARGS="--onnxruntime-include FOLDER", with the headers that its wheel lacks, adds its C++ call.
+bench-shipping: build peers
+	$(PY) -m bench.shipping --out $(OUT)/bench $(ARGS)
+
 bench-training: build peers
 	$(PY) -m bench.training_steps --out $(OUT)/bench $(ARGS)
 
@@ -190,6 +194,7 @@ help:
 	@echo "bench-layers     single layers of PyTorch, in many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
+	@echo "bench-shipping   environments, first answers and C++ calls beside ONNX Runtime, AOTInductor"
 	@echo "bench-zoo        120 architectures beside other frameworks, and the kernels that lose most"
 	@echo "bench-tuning     our search for schedules beside TVM's tune_relax, and the results of both"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  needle on a GPU beside PyTorch"

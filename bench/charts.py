@@ -15,10 +15,12 @@ _OURS = "#1f6fb4"
 _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#b0a030", "#606060")
 
 
-def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
+def draw_ratios(
+    result: Mapping[str, Any], path: Path, quantity: str = "time", better: str = "faster"
+) -> None:
     """Draw a row for each case: a dot with quartiles for each contestant called as users do, at its
     time over the time of our last such contestant, on a log scale. Draw nothing if no case has one
-    of our contestants."""
+    of our contestants. `quantity` and `better` are words for the label of the axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -62,7 +64,9 @@ def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
     axes.grid(axis="both", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     ours = " or ".join(dict.fromkeys(str(contests.base(case)) for case in cases))
-    axes.set_xlabel(f"time / time of {ours}, log scale; right of the line: ours is faster")
+    axes.set_xlabel(
+        f"{quantity} / {quantity} of {ours}, log scale; right of the line: ours is {better}"
+    )
     if names:
         figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
     axes.set_title(_where(result), loc="left", fontsize=10)

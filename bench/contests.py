@@ -138,6 +138,17 @@ def run(
         reasons = "; ".join(f"{who}: {why}" for who, why in failed.items())
         raise timing.TimingError(f"no contestant is left: {reasons}", error.details) from error
     results = [result for result in results if result.name not in failed]
+    return case_of(name, results, options.rounds, exact, failed)
+
+
+def case_of(
+    name: str,
+    results: Sequence[timing.Result],
+    rounds: int,
+    exact: Sequence[np.ndarray] | None = None,
+    failed: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the JSON values of a contest with these results, as `run` describes them."""
     contestants = [result.to_dict() for result in results]
     if exact is not None:
         for entry, result in zip(contestants, results, strict=True):
@@ -155,8 +166,8 @@ def run(
         for result in results
         if result.name not in codes and code_of(result.name) in codes
     }
-    found = {"case": name, "rounds": options.rounds, "contestants": contestants}
-    found |= {"ratios": ratios, "calls": calls, "failed": failed}
+    found = {"case": name, "rounds": rounds, "contestants": contestants}
+    found |= {"ratios": ratios, "calls": calls, "failed": dict(failed or {})}
     return found | fastest_peer(found)
 
 

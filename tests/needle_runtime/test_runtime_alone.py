@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import ml_dtypes
@@ -90,6 +91,7 @@ assert needle_runtime.self_test(needle_runtime.load(sys.argv[1])).passed
 
 
 USED = """
+from importlib import metadata
 from pathlib import Path
 import numpy as np
 import needle_runtime
@@ -192,14 +194,14 @@ def test_what_needs_another_package_says_which(site, exported, command, package,
 
 def test_versions_are_told_without_metadata(site, monkeypatch):
     known = versions.pair()
-    monkeypatch.setattr(versions.metadata, "version", not_there)
+    monkeypatch.setattr(metadata, "version", not_there)
     monkeypatch.setattr(versions, "installed", versions.installed.__wrapped__)
     assert versions.pair() == known
     needle_tvm._tvm.versions.check_pins()
 
 
 def not_there(name):
-    raise versions.metadata.PackageNotFoundError(name)
+    raise metadata.PackageNotFoundError(name)
 
 
 def test_a_version_that_is_not_told_is_said(exported, monkeypatch):

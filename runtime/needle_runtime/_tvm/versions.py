@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -39,6 +38,8 @@ def installed(distribution: str) -> str | None:
 
     TVM and tvm-ffi have a version even if they are unpacked without metadata. Imports neither.
     """
+    from importlib import metadata  # slow to import, and needed only when something is loaded
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
