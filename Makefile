@@ -101,6 +101,7 @@ lint: $(STAMPS)/lint
 	$(PY) -m ruff format --check $(LINT_PATHS)
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(PY) -m docs.prose
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
 # Runs the array tests against a sanitized build, in a copy of the tree and a separate environment,

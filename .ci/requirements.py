@@ -18,7 +18,7 @@ FOLDERS = (".", "runtime")
 
 
 def requirements(files: list[dict], names: list[str]) -> list[str]:
-    """The requirement lines of the named groups, extras of the projects themselves expanded."""
+    """Return the requirement lines of the named groups, with the projects' own extras expanded."""
     projects = {file["project"]["name"]: file["project"] for file in files}
     lines = []
     for name in names:
@@ -32,7 +32,7 @@ def requirements(files: list[dict], names: list[str]) -> list[str]:
 
 
 def _expanded(line: str, projects: dict[str, dict]) -> list[str]:
-    """A requirement of another project, or the requirements that an own one's extras stand for."""
+    """Return a requirement of another project, or those that an own one's extras stand for."""
     match = re.match(r"([\w.-]+)(?:\[(.+)\])?", line)
     project = projects.get(match[1])
     if project is None:

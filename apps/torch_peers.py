@@ -159,7 +159,7 @@ def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that writes an ONNX file to `path`. The rest of `setup` loads the model; `axes` of
+    """As a service, write an ONNX file to `path`. The rest of `setup` loads the model; `axes` of
     its only input, if there are any, are dynamic and named."""
     path, axes = setup.pop("path"), setup.pop("axes", None)
     dynamic: dict[str, Any] = {}

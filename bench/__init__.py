@@ -1,7 +1,7 @@
 """Benchmarks: needle and its compiled code compared with other frameworks, on a CPU and on a GPU.
 
 - `contests` runs one contest: each contestant has its own process, results are compared, blocks are
-  timed in turn (`needle_runtime.process.timing`). A ratio is always the other's time over ours,
+  timed in turn (`needle_runtime.process.timing`). A ratio is always a peer's time over ours,
   taken round by round between neighbouring blocks of one run, and shown with its quartiles.
   `harness` runs many contests and saves each when it ends.
 - `tables` and `charts` make the tables, the page, the JSON and the picture of any benchmark;

@@ -12,7 +12,7 @@ SERVICE = f"{__name__}:serve"
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compile the model that `recipe` (see `Subject.recipe`) loads, with the keywords
+    """As a service, compile the model that `recipe` (see `Subject.recipe`) loads, with the keywords
     `options` of needle_tvm.compile, and export it to `path`.
 
     The answer has the path, the scheduled script, and two numbers of seconds, with TVM's import:

@@ -83,7 +83,7 @@ def run(
     precision: str = "float32",
     tolerance: float = 0.0,
 ) -> dict[str, Any]:
-    """Run one contest; return JSON values: times in seconds, ratios as the other's time over ours.
+    """Run one contest; return JSON values: times in seconds, ratios as a peer's time over ours.
 
     Entries whose names begin with "needle" are ours. All results are compared before any timing:
     with the float64 outputs `exact`, if given, otherwise with the first entry's results. With

@@ -101,7 +101,7 @@ def _allocated() -> int:
 
 
 def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: answers when the first result is there, and later with its peak memory."""
+    """As a service, answer when the first result is there, and later with its peak memory."""
     call, _ = load_function(setup["factory"])(**setup["kwargs"])
     call()
     yield {}

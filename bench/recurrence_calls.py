@@ -224,7 +224,7 @@ def jax_function(name: str) -> Callable[..., Any]:
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: measure the CPU `seconds` to trace a cell (`what` is "trace") or to compile it,
+    """As a service, measure the CPU `seconds` to trace a cell (`what` is "trace") or to compile it,
     with or without the check against eager code; of its gradient if `mode` says so. The compiler
     compiles something else first."""
     import needle as ndl

@@ -183,7 +183,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compile a model with our search; answer once with counts and seconds."""
+    """As a service, compile a model with our search; answer once with counts and seconds."""
     import needle_tvm
 
     model, _, tensors = _model(setup)
@@ -205,7 +205,7 @@ def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, A
 
 
 def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: search with TVM's tune_relax until the time is over; compile the result."""
+    """As a service, search with TVM's tune_relax until the time is over; compile the result."""
     from needle.trace import trace
     from needle_tvm._tvm.names import ms, relax, sequential, structural_hash, transform, tvm
     from needle_tvm.frontend.lowering import translated

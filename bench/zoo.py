@@ -90,7 +90,7 @@ def is_right(step: str, found: Found) -> bool:
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
-    """A service: the result of `measured` with the keywords `setup`."""
+    """As a service, answer with the result of `measured` with the keywords `setup`."""
     yield measured(**setup)
 
 

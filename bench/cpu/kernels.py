@@ -136,12 +136,12 @@ def _size(count: float) -> str:
 
 
 def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: measure this machine, return `Limits.to_json`."""
+    """As a service, measure this machine, return `Limits.to_json`."""
     yield roofline.probe(setup)
 
 
 def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: profile the artifact at `path` on saved `inputs`."""
+    """As a service, profile the artifact at `path` on saved `inputs`."""
     import needle_runtime
     from needle_runtime import profile
 

@@ -132,7 +132,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: time `calls` calls of a contestant for each message; answer with the `seconds`."""
+    """As a service, time `calls` calls of a contestant for each message; answer the `seconds`."""
     call, _ = load_function(setup["factory"])(**setup["kwargs"])
     for _ in range(_WARM):
         call()
@@ -146,7 +146,7 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
 
 
 def spin(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that keeps a core busy, with Python and with NumPy, until its parent ends it."""
+    """As a service, keep a core busy, with Python and with NumPy, until its parent ends it."""
     threading.Thread(target=_work, daemon=True).start()
     yield from ({} for _ in messages)
 

@@ -256,7 +256,7 @@ def _jobs(
 
 
 def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compile a case and write its code, without weights, to `path`."""
+    """As a service, compile a case and write its code, without weights, to `path`."""
     import needle_tvm
     from needle_runtime.artifact.layout import LIBRARY
     from needle_runtime.artifact.manifest import write_manifest
@@ -273,7 +273,7 @@ def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator
 
 
 def compile_ladder(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compile the rungs of a ladder into the folder `path`."""
+    """As a service, compile the rungs of a ladder into the folder `path`."""
     from kernel_lab.run import Request, compile_libraries
 
     chosen = {key: setup[key] for key in ("size", "rungs", "arch")}

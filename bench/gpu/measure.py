@@ -40,7 +40,7 @@ def make_conditions(rounds: int, small: bool) -> argparse.Namespace:
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
-    """A service: measure the contest `name` of the bundle unpacked in `folder`."""
+    """As a service, measure the contest `name` of the bundle unpacked in `folder`."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_WORK / "inductor"))
     contest = plan.contests(setup["small"])[setup["name"]]
     conditions = make_conditions(setup["rounds"], setup["small"])

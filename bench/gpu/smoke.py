@@ -94,7 +94,7 @@ def compared(expected: str, result: np.ndarray) -> Check:
 
 
 def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """A service: check arrays on the device by NumPy: copies, an elementwise chain, sum, matmul."""
+    """As a service, check arrays on the device by NumPy: copies, elementwise ops, sum, matmul."""
     from needle import backend_ndarray as nd
 
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """A service: check the eager model on the device."""
+    """As a service, check the eager model on the device."""
     from apps import contestants
 
     model, _, tensors = contestants.load_needle(**setup["recipe"], device="cuda")
@@ -126,7 +126,7 @@ def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def compiled(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """A service: check an artifact with the saved weights; if wrong, report its kernels."""
+    """As a service, check an artifact with the saved weights; if wrong, report its kernels."""
     program, inputs = _program(setup["path"], setup["weights"], setup["inputs"])
     answer = compared(setup["expected"], program.run(inputs)[0])
     if not answer["ok"]:

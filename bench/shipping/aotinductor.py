@@ -15,7 +15,7 @@ from needle_runtime.process.timing import Calls, load_arrays
 
 
 def export(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that compiles a model and writes the package to `path`; the rest of `setup` loads
+    """As a service, compile a model and write the package to `path`; the rest of `setup` loads
     the model (see torch_peers.load)."""
     path = setup.pop("path")
     net, (tensors, *_) = torch_peers.load(**setup)

@@ -59,7 +59,7 @@ def compile_driver(
 
 
 def environment_of(name: str) -> str:
-    """Return the runtime in whose environment a driver is compiled and runs."""
+    """Return the runtime whose environment a driver is compiled and run in."""
     return name.removesuffix(CODE)
 
 

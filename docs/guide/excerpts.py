@@ -19,7 +19,7 @@ BLOCK = re.compile(
 
 
 def refreshed(text: str) -> str:
-    """A chapter's text with its excerpts as the ladders have the code now."""
+    """Return a chapter's text with its excerpts as the ladders have the code now."""
     seen: set[str] = set()
 
     def block(match: re.Match[str]) -> str:

@@ -55,12 +55,12 @@ class Cell:
 
 
 def chapters() -> list[Path]:
-    """The chapters' files, in order."""
+    """Return the chapters' files, in order."""
     return sorted(GUIDE.glob("[0-9][0-9]-*.md"))
 
 
 def cells(path: Path) -> list[Cell]:
-    """A chapter's text and code, in order; together they are the whole file."""
+    """Return a chapter's text and code, in order; together they are the whole file."""
     source = path.read_text()
     found, end = [], 0
     for match in _FENCE.finditer(source):
@@ -80,7 +80,7 @@ def _add_text(found: list[Cell], source: str, start: int, end: int) -> None:
 
 
 def notebook(path: Path) -> NotebookNode:
-    """The chapter in Jupyter's format, without outputs."""
+    """Return the chapter in Jupyter's format, without outputs."""
     from nbformat import v4
 
     made, folded = v4.new_notebook(), False
@@ -104,7 +104,7 @@ def notebook(path: Path) -> NotebookNode:
 
 
 def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
-    """The text of a cell with what is folded folded by itself, since an answer may go on in other
+    """Return the text of a cell, each folded part folded by itself: an answer may go on in other
     cells; `folded` says whether the cell begins inside of an answer, the result whether it ends so.
     """
     parts = []
@@ -144,9 +144,9 @@ def _title() -> str:
 
 
 def executed(path: Path) -> NotebookNode:
-    """The chapter with the outputs of its code, which runs in the kernel and an empty folder.
+    """Return the chapter with the outputs of its code, run in the kernel and an empty folder.
 
-    A cell that needs what is not here says so in place of an output. Raises NotExecuted.
+    A cell whose requirements are missing here says so in place of an output. Raises NotExecuted.
     """
     import nbclient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError

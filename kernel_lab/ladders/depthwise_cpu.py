@@ -78,7 +78,7 @@ def pad(sch: Schedule, case: Case) -> None:
     Bounds are checked once for each pixel of the frame instead of K x K times for each result.
     Nothing is scheduled yet. But in loops of known extents without checks, LLVM unrolls the taps
     and vectorises the columns by itself, with 512 bits for Zen 4 and 256 for Intel's processors.
-    That is most of what the next rungs do explicitly.
+    The next rungs do most of this explicitly.
     """
 
 

@@ -11,7 +11,7 @@ from needle.backend_ndarray._kernels import View
 _Shape = Sequence[int]
 
 def isa() -> str:
-    """The instruction set of the kernels in use: generic, avx2 or avx512."""
+    """Return the instruction set of the kernels in use: generic, avx2 or avx512."""
 
 def memory_allocated() -> int: ...
 def max_memory_allocated() -> int: ...

@@ -46,7 +46,7 @@ def add_library_folders(folders: Sequence[str], /) -> None:
     """Add folders in which to look for cuBLAS if the loader does not find it."""
 
 def transfer(x: View, device: int, /) -> View:
-    """A compact copy on another device."""
+    """Return a compact copy on another device."""
 
 def empty(shape: _Shape, dtype: str, device: int = 0) -> View: ...
 def from_numpy(x: np.ndarray[Any, Any], device: int = 0) -> View: ...

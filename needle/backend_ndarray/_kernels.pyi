@@ -38,10 +38,10 @@ UNARY: tuple[str, ...]
 BINARY: tuple[str, ...]
 
 def blas() -> str:
-    """The BLAS in use, or why there is none."""
+    """Return the BLAS in use, or why there is none."""
 
 def writes() -> int:
-    """The number of writes in place so far, to any memory."""
+    """Return the number of writes in place so far, to any memory."""
 
 def mark_written(*views: View) -> None:
     """Count writes in place that other code made, one to each."""

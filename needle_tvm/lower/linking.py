@@ -72,7 +72,7 @@ def _target_of(compiler: str) -> str:
 def object_code(module: Any, scratch: Path) -> bytes:
     """Return the object file of a module that LLVM has built.
 
-    `scratch` is a file to use where files in memory have no names, for lack of /proc. Raises
+    `scratch` is a file to use where files in memory have no names, that is, without /proc. Raises
     ToolchainError, naming the file, if there is no room.
     """
     descriptor = os.memfd_create("needle-object")

@@ -68,7 +68,8 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
 class _Run:
     """Bindings that may become one call: kernels, and other names and views of their results.
 
-    The key of a result is its variable, or the variable of the argument in whose memory it lies.
+    The key of a result is its variable; if the result lies in the memory of an argument, it is the
+    variable of that argument.
     """
 
     bindings: list[Any]

@@ -19,7 +19,7 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
     Only reads that are certainly wrong count: a linear index that is out of bounds at some point of
     the loops, or any other index that is out of bounds at every point. Reads under a condition, or
     at an index read from another tensor, may be right. A read under a Select with a clamped index
-    is wrong, whatever its bounds, if the condition depends on the index: TVM simplifies each side
+    is wrong for any bounds if the condition depends on the index: TVM simplifies each side
     by the condition, which may remove the clamp, and the code computes both sides.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}

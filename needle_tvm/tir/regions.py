@@ -171,9 +171,9 @@ def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
     of `second`. Return None if an iteration of one may access memory that another iteration of the
     other accesses too.
 
-    `key_of(buffer)` returns the key of the value in whose memory the buffer lies if one nest writes
-    this value and the other accesses it; otherwise None. All accesses to such a value in iteration
-    i of both loops must lie in [i * n, (i + 1) * n), for one n.
+    A buffer lies in the memory of a value. `key_of(buffer)` returns the key of that value if one
+    nest writes the value and the other accesses it; otherwise None. All accesses to such a value in
+    iteration i of both loops must lie in [i * n, (i + 1) * n), for one n.
     """
     if not all(isinstance(nest, tirx.For) and is_parallel(nest) for nest in (first, second)):
         return None

@@ -19,7 +19,7 @@ def quartiles(median: float, lower: float, upper: float) -> str:
 
 
 def compared(median: float, lower: float, upper: float) -> str:
-    """Return a ratio of times (the other's over ours) as our speed: "1.4 times faster".
+    """Return a ratio of times (a peer's over ours) as our speed: "1.4 times faster".
 
     The text is "as fast" if the quartiles straddle 1. Otherwise the factor has at most three
     significant digits, with separators between thousands: "1,240 times slower".

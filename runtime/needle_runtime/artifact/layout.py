@@ -7,7 +7,7 @@ golden.safetensors   an example: inputs `input.N` and the eager model's outputs 
                      are left to the call, also examples of other sizes, as `1.input.N` and so on
 manifest.json        the signatures of the functions, the target, the versions that made it, the
                      SHA-256 and size of every other file, and a digest of the manifest itself
-manifest.sig         optional: an Ed25519 signature of the manifest's bytes, hence of everything
+manifest.sig         optional: an Ed25519 signature of the manifest's bytes, and so of everything
 
 The digests reveal damage; the signature reveals who wrote the artifact. Only a key from elsewhere
 can show that nobody has rewritten files and digests together.

@@ -194,7 +194,7 @@ def identical(one: Array, other: Array) -> Array:
 
 
 def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array, Array]:
-    """Return (mask of elements that differ by more than is allowed, differences)."""
+    """Return (mask of elements that differ by more than `allowed`, differences)."""
     if _kind(expected.dtype) not in "fc":
         if expected.dtype == np.bool_:  # any byte but 0 reads as True
             expected, found = expected.view(np.uint8), found.view(np.uint8)

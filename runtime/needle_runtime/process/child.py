@@ -320,7 +320,7 @@ def _main(commands: int, answers: int, parent: int) -> None:
                 return
             for answer in load_function(first["service"])(first["setup"], messages):
                 outgoing.write(json.dumps(answer) + "\n")
-        except Exception as error:  # passed to the parent by name, whatever its type
+        except Exception as error:  # of any type; the parent gets its name
             traceback.print_exc()
             sys.stderr.flush()
             lines = str(error).splitlines() or [""]

@@ -141,8 +141,8 @@ def find(function: PrimFunc) -> Product | None:
 
 
 def _inverse(sums: Any, last: Any) -> Inverse | None:
-    """A block reads the sums at certain indices. Return the map from these indices to the block's
-    axes, or None if the block does not read each sum exactly once."""
+    """Return the map from the indices at which a block reads the sums to the block's axes; None if
+    the block does not read each sum exactly once."""
     reads = [load for load in nodes_in(last.body, NODES.load) if load.source.same_as(sums)]
     if not reads or not all(
         nests.same(one, other)
