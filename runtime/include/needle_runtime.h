@@ -6,8 +6,9 @@
  *   if (needle_open("model", NULL, &program) != NEEDLE_OK ||
  *       needle_new_call(program, &call) != NEEDLE_OK ||
  *       needle_set_input(call, "x", x, sizeof x, NULL, 0) != NEEDLE_OK ||
- *       needle_set_output(call, "output.0", y, sizeof y) != NEEDLE_OK || needle_run(call) !=
- * NEEDLE_OK) fprintf(stderr, "%s\n", needle_error());
+ *       needle_set_output(call, "output.0", y, sizeof y) != NEEDLE_OK ||
+ *       needle_run(call) != NEEDLE_OK)
+ *     fprintf(stderr, "%s\n", needle_error());
  *
  * A program is an exported model (an artifact: a folder with a manifest) whose files are verified
  * and whose code is loaded. A call holds the memory of one call's inputs and outputs. Any thread
@@ -16,7 +17,7 @@
  *
  * Every function that can fail returns a status; on failure nothing has changed, and needle_error()
  * returns the reason. Functions that return names or shapes return memory of the program, valid
- * until needle_close.
+ * until it is closed and its calls are freed.
  *
  * needle_runtime.hpp is the same for C++17, with exceptions and std::vector. */
 #ifndef NEEDLE_RUNTIME_H
@@ -116,7 +117,7 @@ NEEDLE_API const char* needle_dtype_name(needle_dtype dtype);
  * the code, from a private copy of the checked bytes. `options` may be null. */
 NEEDLE_API needle_status needle_open(const char* path, const needle_options* options,
                                      needle_program** program);
-/* Close a program; null is allowed. Its calls must have been freed. */
+/* Close a program; null is allowed. Calls that were made of it work until they are freed. */
 NEEDLE_API void needle_close(needle_program* program);
 
 /* The number of arrays of a kind. */

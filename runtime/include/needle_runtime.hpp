@@ -7,7 +7,7 @@
 //   call.input("x", x).output("output.0", y).run();
 //
 // A function that fails throws needle::Error, and nothing has changed then. Programs and calls can
-// be moved, not copied. A program must outlive its calls.
+// be moved, not copied. A call keeps its program open.
 #ifndef NEEDLE_RUNTIME_HPP
 #define NEEDLE_RUNTIME_HPP
 
@@ -100,8 +100,10 @@ class Program {
                                 options.threads};
     needle_program* opened = nullptr;
     check(needle_open(path.c_str(), &chosen, &opened));
-    handle_.reset(opened);
+    handle_.reset(opened, needle_close);
   }
+  Program(Program&&) = default;
+  Program& operator=(Program&&) = default;
 
   std::vector<Info> inputs() const { return described(NEEDLE_INPUTS); }
   std::vector<Info> outputs() const { return described(NEEDLE_OUTPUTS); }
@@ -165,9 +167,7 @@ class Program {
   needle_program* handle() const { return handle_.get(); }
 
  private:
-  struct Close {
-    void operator()(needle_program* program) const { needle_close(program); }
-  };
+  friend class Call;
   std::vector<Info> described(needle_kind kind) const {
     std::vector<Info> found(needle_count(handle_.get(), kind));
     for (std::size_t i = 0; i < found.size(); ++i) {
@@ -178,15 +178,15 @@ class Program {
     return found;
   }
 
-  std::unique_ptr<needle_program, Close> handle_;
+  std::shared_ptr<needle_program> handle_;  // its calls share it
 };
 
 // The memory of a call's inputs and outputs; one thread at a time may use it.
 class Call {
  public:
-  explicit Call(Program& program) : program_(program.handle()) {
+  explicit Call(Program& program) : program_(program.handle_) {
     needle_call* made = nullptr;
-    check(needle_new_call(program_, &made));
+    check(needle_new_call(program_.get(), &made));
     handle_.reset(made);
   }
 
@@ -254,15 +254,15 @@ class Call {
   };
   void match(needle_kind kind, const std::string& name, needle_dtype dtype) const {
     std::size_t index = 0;
-    check(needle_find(program_, kind, name.c_str(), &index));
+    check(needle_find(program_.get(), kind, name.c_str(), &index));
     needle_array info;
-    check(needle_describe(program_, kind, index, &info));
+    check(needle_describe(program_.get(), kind, index, &info));
     if (info.dtype != dtype)
       throw Error(NEEDLE_ERROR_INPUT, "'" + name + "' is " + needle_dtype_name(info.dtype) +
                                           ", not " + needle_dtype_name(dtype));
   }
 
-  needle_program* program_;
+  std::shared_ptr<needle_program> program_;
   std::unique_ptr<needle_call, Free> handle_;
 };
 

@@ -1,5 +1,6 @@
 // The C API: handles, and errors as codes with a text.
 #include <functional>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "needle_runtime.h"
 
 struct needle_program {
-  needle::capi::Program program;
+  std::shared_ptr<needle::capi::Program> program;  // its calls share it
 };
 
 struct needle_call {
@@ -126,7 +127,7 @@ needle_status needle_open(const char* path, const needle_options* options,
     if (chosen.threads < 0)
       throw Failure(NEEDLE_ERROR_USAGE,
                     "options: threads is " + std::to_string(chosen.threads) + ", not 0 or more");
-    opened = new needle_program{{path, chosen}};
+    opened = new needle_program{std::make_shared<needle::capi::Program>(path, chosen)};
   });
 }
 
@@ -134,7 +135,7 @@ void needle_close(needle_program* program) { delete program; }
 
 size_t needle_count(const needle_program* program, needle_kind kind) {
   size_t count = 0;
-  guarded([&] { checked(program, "program").program.specs(kind, &count); });
+  guarded([&] { checked(program, "program").program->specs(kind, &count); });
   return count;
 }
 
@@ -143,7 +144,7 @@ needle_status needle_describe(const needle_program* program, needle_kind kind, s
   return guarded([&] {
     needle_array& found = checked(array, "array");
     size_t count = 0;
-    const ArraySpec* specs = checked(program, "program").program.specs(kind, &count);
+    const ArraySpec* specs = checked(program, "program").program->specs(kind, &count);
     if (index >= count)
       throw Failure(NEEDLE_ERROR_USAGE, "index " + std::to_string(index) + ": there are " +
                                             std::to_string(count) + " arrays of that kind");
@@ -157,14 +158,14 @@ needle_status needle_find(const needle_program* program, needle_kind kind, const
                           size_t* index) {
   return guarded([&] {
     size_t found = 0;
-    checked(program, "program").program.spec(kind, &checked(name, "name"), &found);
+    checked(program, "program").program->spec(kind, &checked(name, "name"), &found);
     checked(index, "index") = found;
   });
 }
 
 needle_status needle_load_weights(needle_program* program, const char* path) {
   return guarded([&] {
-    needle::capi::Program& self = checked(program, "program").program;
+    needle::capi::Program& self = *checked(program, "program").program;
     of_file(path, [&](const auto& arrays) { self.set_weights(arrays); });
   });
 }
@@ -172,19 +173,19 @@ needle_status needle_load_weights(needle_program* program, const char* path) {
 needle_status needle_set_weights(needle_program* program, const needle_array* arrays,
                                  size_t count) {
   return guarded(
-      [&] { checked(program, "program").program.set_weights(arrays_of(arrays, count)); });
+      [&] { checked(program, "program").program->set_weights(arrays_of(arrays, count)); });
 }
 
 needle_status needle_save_state(const needle_program* program, const char* path) {
   return guarded([&] {
-    const needle::capi::Bytes bytes = checked(program, "program").program.state_file();
+    const needle::capi::Bytes bytes = checked(program, "program").program->state_file();
     needle::capi::write_file(&checked(path, "path"), bytes);
   });
 }
 
 needle_status needle_load_state(needle_program* program, const char* path) {
   return guarded([&] {
-    needle::capi::Program& self = checked(program, "program").program;
+    needle::capi::Program& self = *checked(program, "program").program;
     of_file(path, [&](const auto& arrays) { self.set_state(arrays, true); });
   });
 }
@@ -193,19 +194,19 @@ needle_status needle_get_state(const needle_program* program, const char* name, 
                                size_t bytes) {
   return guarded([&] {
     if (bytes > 0) checked(static_cast<char*>(data), "data");
-    checked(program, "program").program.copy_state(&checked(name, "name"), data, bytes);
+    checked(program, "program").program->copy_state(&checked(name, "name"), data, bytes);
   });
 }
 
 needle_status needle_set_state(needle_program* program, const needle_array* arrays, size_t count) {
   return guarded(
-      [&] { checked(program, "program").program.set_state(arrays_of(arrays, count), false); });
+      [&] { checked(program, "program").program->set_state(arrays_of(arrays, count), false); });
 }
 
 needle_status needle_new_call(needle_program* program, needle_call** call) {
   return guarded([&] {
     needle_call*& made = checked(call, "call");
-    made = new needle_call{needle::capi::Call(&checked(program, "program").program)};
+    made = new needle_call{needle::capi::Call(checked(program, "program").program)};
   });
 }
 

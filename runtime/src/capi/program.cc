@@ -410,8 +410,9 @@ void Program::copy_state(const std::string& name, void* data, size_t bytes) cons
   copy_bytes(data, data_of(state_[index]), bytes);
 }
 
-Call::Call(Program* program) : program_(program), machine_(program->new_machine()) {
-  const Function& main = program->main();
+Call::Call(std::shared_ptr<Program> program)
+    : program_(std::move(program)), machine_(program_->new_machine()) {
+  const Function& main = program_->main();
   main_ = machine_->GetFunction("main");
   if (main.states == 0 && main.sizes.dims().empty()) into_ = machine_->GetFunction("main_into");
   const size_t own = main.inputs.size() - main.states;
@@ -419,7 +420,7 @@ Call::Call(Program* program) : program_(program), machine_(program->new_machine(
                                     [own](const auto& pair) { return pair.second >= own; });
   if (!main.in_place.empty() && of_state) in_place_ = machine_->GetFunction("main_in_place");
   if (!main_.has_value())
-    throw Failure(NEEDLE_ERROR_ARTIFACT, program->path_ + "/lib.so: has no main");
+    throw Failure(NEEDLE_ERROR_ARTIFACT, program_->path_ + "/lib.so: has no main");
   for (size_t i = 0; i < own; ++i)
     inputs_.push_back({new_tensor<Foreign>(main.inputs[i].dtype, {}), nullptr, 0, {}, {}});
   outputs_.resize(main.outputs.size() - main.states);

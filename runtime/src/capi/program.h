@@ -56,7 +56,7 @@ class Program {
 
 class Call {
  public:
-  explicit Call(Program* program);
+  explicit Call(std::shared_ptr<Program> program);
 
   void set_input(const std::string& name, const void* data, size_t bytes, const int64_t* shape,
                  int32_t ndim);
@@ -99,7 +99,7 @@ class Call {
   void run_main();
   void keep(size_t number, const tvm::ffi::Tensor& result);
 
-  Program* program_;
+  std::shared_ptr<Program> program_;
   tvm::ffi::Module machine_;
   tvm::ffi::Optional<tvm::ffi::Function> main_, into_, in_place_;
   size_t alignment_of(const ArraySpec& spec) const;

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <needle_runtime.hpp>
 #include <string>
@@ -47,9 +48,22 @@ int main(int argc, char** argv) {
   needle::Program second = std::move(first);
   needle::Call moved = std::move(call);
   EXPECT(run(moved, x) == expected);
-  second = needle::Program(model);  // closes the program of `moved`, which is freed first
+  second = needle::Program(model);  // `moved` keeps its own program open
+  EXPECT(run(moved, x) == expected);
   moved = needle::Call(second);
   EXPECT(run(moved, x) == expected);
+  needle_program* closed = nullptr;  // the same through the C interface
+  needle_call* left = nullptr;
+  needle::check(needle_open(model.c_str(), nullptr, &closed));
+  needle::check(needle_new_call(closed, &left));
+  needle_close(closed);
+  const std::int64_t shape[] = {50, 16};
+  needle::check(needle_set_input(left, "x", x.data(), x.size() * sizeof(float), shape, 2));
+  needle::check(needle_run(left));
+  needle_array output;
+  needle::check(needle_output(left, "output.0", &output));
+  EXPECT(std::memcmp(output.data, expected.data(), output.bytes) == 0);
+  needle_free_call(left);
 
   // A failed constructor leaves nothing behind.
   EXPECT_FAILS(NEEDLE_ERROR_ARTIFACT, needle::Program("/nowhere"));
