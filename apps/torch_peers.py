@@ -1,6 +1,6 @@
-"""PyTorch contestants, and PyTorch's exports for others: an ONNX file, a torch.export graph.
+"""PyTorch contestants, and PyTorch's exports for other contestants: ONNX and torch.export.
 
-Each contestant is a factory of needle_runtime.process.timing and gets our weights and inputs.
+Each contestant is a factory of needle_runtime.process.timing and gets needle's weights and inputs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def load(
     device: str = "cpu",
     precision: str = "float32",
 ) -> tuple[Any, list[list[Any]]]:
-    """Return a model of peer_models.py with the saved weights, and the saved inputs as
-    `contestants.fresh` sets of tensors.
+    """Return a model of peer_models.py with the saved weights, and the sets of inputs that
+    `contestants.fresh` makes from the saved inputs, as tensors.
 
-    `options` are those of needle's factory; the twin gets the options that the weights do not
-    determine. `channels_last` sets the memory layout of weights and inputs of four axes.
-    `precision` is a key of PRECISIONS; any other raises ValueError. On a GPU, float32 means float32
-    (by default PyTorch would convolve in TF32), and cuDNN benchmarks its algorithms, as is best for
-    fixed shapes.
+    `twin` names the model's function in peer_models.py. `options` are for needle's factory; the
+    twin gets only the options that it has as parameters. `channels_last` sets the memory layout of
+    weights and inputs with four axes. `precision` is a key of PRECISIONS; any other raises
+    ValueError. On a GPU, "float32" turns off TF32, which PyTorch uses for convolutions by default,
+    and cuDNN benchmarks its algorithms, which is best for fixed shapes.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r}: must be one of {', '.join(PRECISIONS)}")
@@ -90,13 +90,13 @@ def called(
     mode: str = "max-autotune",
 ) -> Calls | ClockedCalls:
     """Return a contestant that calls a module in inference mode on each set of arguments and
-    keyword arguments. With `compiled`, through torch.compile in a `mode` ("max-autotune" uses CUDA
-    graphs on a GPU); with `frozen`, the weights are constants that may be packed. `read` turns
-    results into arrays."""
+    keyword arguments. With `compiled`, torch.compile compiles the module in a `mode`
+    ("max-autotune" uses CUDA graphs on a GPU); with `frozen` too, the weights become constants that
+    the compiler may pack. `read` turns results into arrays."""
     if compiled:
         torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode=mode)
-    # Freezing needs no_grad: in inference mode it has no effect on graphs.
+    # Use no_grad for a frozen model: in inference mode, freezing would have no effect.
     without_tape = torch.no_grad if compiled and frozen else torch.inference_mode
 
     def call(given: tuple[Sequence[Any], Mapping[str, Any]]) -> Any:
@@ -116,7 +116,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 
 def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
-    """Return a contestant: `training` of contestants.py in PyTorch, with the fused optimizer."""
+    """Return a contestant like `training` of contestants.py, in PyTorch with a fused optimizer."""
     net, (tensors, *_) = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -159,8 +159,8 @@ def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """As a service, write an ONNX file to `path`. The rest of `setup` loads the model; `axes` of
-    its only input, if there are any, are dynamic and named."""
+    """As a service, write a model as an ONNX file. `setup` has the file's `path`, the arguments of
+    `load` and, optionally, `axes`: names for the dynamic axes of the model's only input."""
     path, axes = setup.pop("path"), setup.pop("axes", None)
     dynamic: dict[str, Any] = {}
     if axes:
@@ -173,15 +173,15 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
 def to_onnx(module: Any, tensors: Sequence[Any], path: Path | str, **options: Any) -> str:
     """Write a module as an ONNX file with further options of torch.onnx.export; return its path."""
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # shapes are constants, as intended
+        warnings.simplefilter("ignore")  # that shapes become constants: intended
         options = {"dynamo": False, "opset_version": 17, **options}
         torch.onnx.export(module, tuple(tensors), str(path), **options)
     return str(path)
 
 
 def stock_tvm(**kwargs: Any) -> Calls:
-    """Return a contestant: stock TVM with torch.export, its front end and its own pipeline without
-    a search. For a CPU it has no schedules without a search."""
+    """Return a contestant: stock TVM, with its front end for torch.export and its own pipeline, but
+    without a search. For a CPU, TVM has no schedules without a search."""
     from tvm.relax.frontend.torch import from_exported_program
 
     from needle_tvm._tvm.names import relax, tvm

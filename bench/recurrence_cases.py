@@ -1,4 +1,4 @@
-"""The cases of `bench.recurrence`: layers and users' cells, their arrays and exact results."""
+"""The cases of `bench.recurrence`: layers and users' cells, their arrays and float64 results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ OWN: dict[str, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A layer, or a user's cell with these `shapes`; its forward pass or its gradient."""
+    """The forward pass or the gradient (`mode`) of a layer or of a user's cell.
+
+    `shapes` are the shapes of x and of the weights; `size` is a layer's size as text.
+    """
 
     name: str
     mode: str
@@ -49,7 +52,8 @@ class Recurrence:
         return self.name in recurrence_calls.LAYERS
 
     def arrays(self, steps: int | None = None) -> list[np.ndarray]:
-        """Return normal numbers for x and, for the weights, small uniform ones as layers have."""
+        """Return random arrays: x, with `steps` steps if given, from a normal distribution, and
+        weights from a narrow uniform distribution, as layers have them."""
         rng = np.random.default_rng(0)
         first, *others = self.shapes
         x = rng.standard_normal((steps or first[0], *first[1:]), dtype=np.float32)
@@ -57,7 +61,7 @@ class Recurrence:
 
 
 def layer(name: str, size: Sequence[int], mode: str) -> Recurrence:
-    """Return a layer of a size in SIZES."""
+    """Return the case of a layer with this `size`, an entry of SIZES."""
     steps, batch, width, hidden, layers = size
     wide = GATES[name] * hidden
     shapes: list[tuple[int, ...]] = [(steps, batch, width)]
@@ -69,7 +73,7 @@ def layer(name: str, size: Sequence[int], mode: str) -> Recurrence:
 def layer_results(
     case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return a layer's results for all sets of inputs, by PyTorch in float64."""
+    """Return a layer's results for all sets of inputs, computed by PyTorch in float64."""
     import torch
 
     module = recurrence_calls.torch_module(case.name, weights).double()
@@ -81,7 +85,7 @@ def layer_results(
 
 
 def own_results(case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return a cell's results for all sets of inputs, by eager code in float64."""
+    """Return a cell's results for all sets of inputs, computed by eager needle in float64."""
     import needle as ndl
 
     leaves = [ndl.Tensor(each.astype("float64")) for each in weights]
@@ -96,7 +100,8 @@ def own_results(case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]) 
 
 
 def write_onnx(name: str, x: np.ndarray, weights: Sequence[np.ndarray], path: Path) -> str:
-    """Write PyTorch's layer as an ONNX file; its only output is the sequence. Return the path."""
+    """Write PyTorch's layer as an ONNX file and return the path. The file's only output is the
+    layer's output sequence."""
     import torch
 
     from apps.torch_peers import to_onnx

@@ -20,7 +20,7 @@ Rows = Sequence[Sequence[str]]  # the row of headings, then the other rows
 
 def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return a row for each contestant of each case: its times, and their ratios to the times of
-    our contestants, as called and as code."""
+    our contestants, both of whole calls and of compiled code alone."""
     names = dict.fromkeys(name for case in cases for name in case["ratios"])
     ours = [name for name in names if is_called(name) or name.endswith(CODE)]
     entries = [entry for case in cases for entry in case["contestants"]]
@@ -47,8 +47,9 @@ def _error(entry: Mapping[str, Any]) -> str:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each case: its rounds, the fastest peer, and that peer's time over each of
-    our compiled contestants; then the same for code, where both sides have it."""
+    """Return a row for each case: its rounds, the fastest peer, and the ratio of that peer's time
+    to the time of each of our compiled contestants; then the same ratios for compiled code alone,
+    if both sides have such times."""
     ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
     called = [name for name in ours if not name.endswith(CODE)]
     codes = [name for name in ours if name.endswith(CODE)]
@@ -70,7 +71,7 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each case: the microseconds by which a call takes longer than its code."""
+    """Return a row for each case: the microseconds that a call adds to the time of its code."""
     names = list(dict.fromkeys(name for case in cases for name in case["calls"]))
     rows = [["case", *names]]
     for case in cases:
@@ -80,7 +81,7 @@ def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def microseconds(spread: Mapping[str, float]) -> str:
-    """Return median and quartiles of a time, or a difference of times, in microseconds."""
+    """Return the median and quartiles of times, or of differences of times, in microseconds."""
     values = [1e6 * spread[key] for key in ("median", "lower", "upper")]
     median, lower, upper = (f"{'-' * (x < 0)}{digits(abs(x))}" for x in values)
     return f"{median} ({lower} to {upper})"
@@ -117,8 +118,8 @@ def markdown_rows(rows: Rows) -> str:
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """Return one sentence on where and how the times of a report were taken. A report with other
-    results than contests has its own text, `how`."""
+    """Return one line that says where, when and how the times of a report were taken. A report of
+    results other than contests has its own text, `how`."""
     machine = result["machine"]
     where = f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}"
     how = (
@@ -129,15 +130,15 @@ def conditions(result: Mapping[str, Any]) -> str:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """Return a line each for the conditions, the report's own notes, and every missing peer."""
+    """Return lines for the conditions, each of the report's own notes, and each missing peer."""
     missing = result["peers_missing"].items()
     left_out = [f"{name} left out: not installed: {', '.join(lacks)}" for name, lacks in missing]
     return [conditions(result), *result.get("notes", ()), *left_out]
 
 
 def page(result: Mapping[str, Any], parts: Sequence[tuple[str, Rows]]) -> str:
-    """Return a page in Markdown: the report's own `head`, the notes, the parts with their titles,
-    and all times of the cases."""
+    """Return a page in Markdown: the report's own `head`, if any, the notes, the parts with their
+    titles, and all times of the cases."""
     parts = [*parts, ("all times", times(result["cases"]))] if result["cases"] else parts
     tables = [f"## {title}\n\n{markdown_rows(rows)}" for title, rows in parts]
     head = [result["head"]] if "head" in result else []
@@ -151,8 +152,8 @@ def publish(
     parts: Sequence[tuple[str, Rows]],
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> None:
-    """Print the parts (title and rows) and the notes of a report; write NAME.json, NAME.md and,
-    with `draw`, NAME.png."""
+    """Print the parts (title and rows) and the notes of a report; write NAME.json, NAME.md and, if
+    `draw` is given, NAME.png."""
     out = console()
     for title, rows in parts:
         print_rows(title, rows)

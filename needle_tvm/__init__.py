@@ -1,13 +1,14 @@
 """Compile needle models with Apache TVM: translate, fuse, schedule, tune, verify, export, run.
 
-The names below load on first use, so that commands and the reading of artifacts import neither
+The names below load on first use, so commands and programs that only read artifacts import neither
 needle nor TVM's compiler. `needle_runtime` runs exported models.
 
 For those who change this package:
 
-The folders are stages; docs/architecture.md lists them, and the folders that each may import.
-Errors and commands may quote files and other machines. So `needle_runtime.text.printable` escapes
-the characters that a terminal would act on, in the text of every error and all output of commands.
+The folders are stages of the compiler; docs/architecture.md lists them, and says which others each
+may import. Errors and commands may quote text from files and other machines, so
+`needle_runtime.text.printable` escapes the characters that a terminal would act on, in the text of
+every error and in all output of commands.
 """
 
 from __future__ import annotations

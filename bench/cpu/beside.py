@@ -1,5 +1,5 @@
-"""Whether eager needle and compiled code slow each other down: both in turn in one process,
-compared with two processes that each run one of them alone."""
+"""Measure whether eager needle and compiled code slow each other down: compare one process that
+calls both in turn with two processes that each call one of them alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ALONE = (contests.EAGER, cases.TUNED)
 
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a contest (see `contests.run`) of eager, compiled and both in turn. `in_turn` is the time
-    of a call of each in one process over the sum of the times alone, round by round."""
+    """Run a contest (see `contests.run`) of eager, compiled and both in turn. In the result,
+    `in_turn` is the spread of a ratio over the rounds: the time of both calls in one process,
+    divided by the sum of the times of the two calls in separate processes."""
     with scratch_folder("needle-beside-") as folder:
         subject = case.subject(folder)
         alone = [subject.eager(options.threads), subject.called(cases.TUNED, options.threads)]
@@ -35,7 +36,8 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_turn(setups: Sequence[Mapping[str, Any]]) -> Calls:
-    """Return a contestant that calls several in turn; its outputs are the last one's."""
+    """Return a contestant that calls the contestants of `setups` in turn; its outputs are those of
+    the last one."""
     made = [load_function(each["factory"])(**each["kwargs"]) for each in setups]
 
     def call() -> None:
@@ -46,7 +48,7 @@ def in_turn(setups: Sequence[Mapping[str, Any]]) -> Calls:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return headings and a row for each case."""
+    """Return a row of headings and a row for each case."""
     rows = [["case", *ALONE, "in turn", "in turn / sum of both"]]
     for case in results:
         medians = {entry["name"]: duration(entry["median"]) for entry in case["contestants"]}

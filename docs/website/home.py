@@ -1,9 +1,12 @@
 """The site's first page: `home.md`, with code and figures from the pages that own them.
 
-A comment in `home.md` stands for a part of another page: `<!-- README code: Ten lines -->` for the
-first block of code in that section of README.md, `<!-- README table: Measured -->` for its table,
-and `<!-- ladder: Matrix product, 512 x 512 x 512 -->` for a picture of that table of the lab's
-results.
+A comment in `home.md` stands for a part of another page:
+
+- `<!-- README code: Ten lines -->` for the first block of code in the section "Ten lines" of
+  README.md,
+- `<!-- README table: Measured -->` for the first table in the section "Measured" of README.md,
+- `<!-- ladder: Matrix product, 512 x 512 x 512 -->` for a bar chart of the first table in that
+  section of the lab's results.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ _LAB = ROOT / "docs/results/2026-11-21-lab-cpu.md"
 _PART = re.compile(r"^<!-- (README code|README table|ladder): (.+) -->$", re.MULTILINE)
 _CODE = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"(?:^\|.*\|$\n?)+", re.MULTILINE)
-# What each step of the matrix product changes, and the libraries to compare with.
+# The change that each step of the matrix product makes.
 _STEPS = {
     "naive": "three loops, as the definition says",
     "tile": "blocks that stay in the first-level cache",
@@ -29,11 +32,12 @@ _STEPS = {
     "pack": "B is copied into panels, which are read front to back",
     "cache_block": "a block of A stays in the second-level cache",
 }
+# The libraries to compare with.
 _PEERS = ("NumPy", "NumPy, tuned", "PyTorch")
 
 
 def text() -> str:
-    """Return the page's Markdown. Raises ValueError if another page lacks a part of it."""
+    """Return the page's Markdown. Raises ValueError if another page lacks a named part."""
     return _PART.sub(lambda found: _part(*found.groups()), (ROOT / HOME).read_text("utf-8"))
 
 
@@ -50,12 +54,12 @@ def _matched(pattern: re.Pattern[str], page: Path, title: str) -> str:
     section = re.search(heading, page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     found = pattern.search(section[1]) if section else None
     if found is None:
-        raise ValueError(f"{HOME}: {page.name} has no such part in a section {title!r}")
+        raise ValueError(f"{HOME}: {page.name} has no such code or table in a section {title!r}")
     return found[0]
 
 
 def _ladder(table: str) -> str:
-    """Return a bar for each step and library in a table of the lab's results."""
+    """Return an HTML table with a bar for each step and each library, from a Markdown table."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     rows = {name: (speed, share) for name, _, _, speed, *_, share in cells}
     steps = [_bar(f"<code>{n}</code>", why, *rows[n], "step") for n, why in _STEPS.items()]

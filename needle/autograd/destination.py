@@ -1,4 +1,4 @@
-"""The arguments of `to`: a device, a dtype, or both, also by name."""
+"""Parse the arguments of `to`: a device, a dtype, or both, positional or as keywords."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..backend_ndarray.ndarray import device_named
 def destination(
     owner: str, args: tuple[Any, ...], device: Any = None, dtype: Any = None
 ) -> tuple[Device | None, str | None]:
-    """Return (device, dtype) from arguments like needle.cuda(), "cuda:1", "float16" and np.float16;
-    None for a device or dtype that is not given.
+    """Return (device, dtype) from arguments such as needle.cuda(), "cuda:1", "float16" or
+    np.float16; a device or dtype that is not given is None.
 
     Raises TypeError for a value that is neither a device nor a dtype, and for two devices or two
-    dtypes. Raises ValueError for a number of a CPU other than 0.
+    dtypes. Raises ValueError for a CPU number other than 0.
     """
     found: dict[str, Any] = {}
     values = [(None, value) for value in args if value is not None]

@@ -1,4 +1,4 @@
-"""A DataLoader of one rank's rows of each batch."""
+"""A DataLoader that yields one rank's rows of each batch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..data import DataLoader
 
 
 class PartLoader(DataLoader):
-    """A loader of this rank's rows of each batch of `loader`."""
+    """A loader that yields this rank's rows of each batch of `loader`."""
 
     def __init__(self, loader: DataLoader, group: Any) -> None:
         vars(self).update(vars(loader))
         self._group = group
-        self._sizes: list[int] = []  # the sizes of the whole batches of the last pass begun
+        self._sizes: list[int] = []  # the sizes of the whole batches of the latest pass
 
     def _ordered(self, seed: tuple[int, ...]) -> Iterator[Any]:
         sizes = self._sizes
@@ -26,7 +26,10 @@ class PartLoader(DataLoader):
             yield indices[rows.first : rows.end]
 
     def _part(self, total: int) -> tuple[rng.Rows, float]:
-        """Return this rank's rows of a batch, and their weight in a mean over the batch."""
+        """Return this rank's rows of a batch, and their weight in a mean over the batch.
+
+        A rank without rows gets the last row, with weight 0.
+        """
         rank, size = self._group.rank, self._group.size
         first, end = total * rank // size, total * (rank + 1) // size
         if first == end:

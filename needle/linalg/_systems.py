@@ -14,7 +14,7 @@ from ..op.signatures import Gradients
 from ..ops import reshape, transpose
 from ..ops._numpy_op import Array, NumpyOp, as_floats, check_square, in_dtype, unary
 
-_SINGULAR = "is singular: a pivot is 0, so that it has no inverse"
+_SINGULAR = "is singular: a pivot is 0, so it has no inverse"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Inv(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solve(NumpyOp):
-    """The x with a @ x = b, for matrices b; leading axes broadcast."""
+    """The solution x of a @ x = b, for matrices b; leading axes broadcast."""
 
     name = "linalg.solve"
     arity = 2
@@ -50,8 +50,8 @@ class Solve(NumpyOp):
         check_square(self.name, a)
         if len(b) < 2 or a[-1] != b[-2]:
             raise ShapeError(
-                f"{self.name}: shapes {a} and {b} do not fit: a has {a[-1]} rows, so b needs as "
-                "many, as a vector or as matrices"
+                f"{self.name}: shapes {a} and {b} do not fit: a has {a[-1]} rows, so b must have "
+                "as many rows, or as many elements if it is a vector"
             )
         broadcast_shapes(self.name, a[:-2], b[:-2])
 
@@ -84,9 +84,9 @@ def inv(a: Tensor) -> Tensor:
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """Return x with a @ x = b, for `a` (..., n, n) and `b` (n,) or (..., n, m); leading axes
-    broadcast. As in PyTorch, `b` may also be (..., n) with the leading axes of `a`; each of its
-    rows is then a right-hand side.
+    """Return the x that solves a @ x = b, for `a` (..., n, n) and `b` (n,) or (..., n, m); leading
+    axes broadcast. As in PyTorch, `b` may also be (..., n) with the leading axes of `a`; each of
+    its rows is then a right-hand side.
 
     The result has the common dtype, or float64 for integers; half precision is computed in float32.
     Raises ShapeError for shapes that do not fit, LinAlgError for a singular matrix, TraceError

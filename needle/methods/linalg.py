@@ -1,5 +1,5 @@
-"""Methods of Tensor for products of vectors and matrices. binding.py binds them; needle.ops and
-needle.linalg document their results and errors."""
+"""Methods of Tensor for linear algebra. binding.py binds them; needle.ops and needle.linalg
+document their results and errors."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -66,5 +66,5 @@ class LinalgMethods:
         return linalg.slogdet(self)
 
     def matrix_power(self: Tensor, n: int) -> Tensor:
-        """Return `needle.linalg.matrix_power` of this tensor: the product of `n` such factors."""
+        """Return `needle.linalg.matrix_power` of this tensor: its `n`-th power."""
         return linalg.matrix_power(self, n)

@@ -1,5 +1,5 @@
-"""PyTorch's methods that create tensors like this one, or that describe it. binding.py binds
-them."""
+"""Methods with PyTorch's names that create tensors like a given tensor, or that describe a tensor.
+binding.py binds them."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -18,7 +18,8 @@ from . import unchecked_ops as ops
 
 
 def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that calls `make` for a shape, with this tensor's dtype and device."""
+    """Return a method that calls `make` for a shape, by default with the dtype and device of the
+    method's tensor."""
 
     def method(
         self: Tensor,
@@ -57,8 +58,8 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """Return `needle.tensor` of `data` with this `requires_grad`. `dtype` and `device` are by
-        default those of this tensor."""
+        """Return `needle.tensor` of `data` with the given `requires_grad`. By default, `dtype` and
+        `device` are those of this tensor."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 
@@ -75,8 +76,8 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """Return `full` of `shape` and `fill_value`; `device`, `dtype` and `requires_grad` are as
-        in `new_tensor`."""
+        """Return a tensor of `shape` filled with `fill_value`; `device`, `dtype` and
+        `requires_grad` are as in `new_tensor`."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return init.full(shape, fill_value, requires_grad=requires_grad, **where)
 
@@ -85,7 +86,8 @@ class PyTorchMethods:
         return is_floating(self.dtype)
 
     def is_contiguous(self: Tensor) -> bool:
-        """Return whether the elements lie in order, without gaps."""
+        """Return whether the elements lie in memory in order, without gaps; in a trace, return
+        True."""
         return state.trace is not None or self.cached_data.is_compact
 
     def element_size(self: Tensor) -> int:

@@ -1,9 +1,9 @@
-"""Rewrite attention as PyTorch exports it, so that it becomes one kernel.
+"""Rewrite the attention that PyTorch exports, so that it becomes one kernel.
 
 Before: MatMul(Where(IsNaN(s), 0, s), v) with s = Softmax(MatMul(...) + mask), where no other node
 reads an intermediate result. If a query sees no key, its mask is all -inf and its softmax is NaN.
-After: the mask's infinities are replaced by the lowest number, so that no weight is NaN, and the
-rows of such queries are set to 0 in the result. A NaN in a query or key is no longer hidden.
+After: the lowest finite number replaces -inf in the mask, so that no weight is NaN. In the result,
+the rows of queries that see no key are set to 0. A NaN in a query or key is no longer hidden.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Guard(NamedTuple):
 
 
 def without_guards(graph: Graph, known: Mapping[str, np.ndarray]) -> Graph:
-    """Return the `graph` with each guarded attention rewritten. `known` has the known values by
-    name."""
+    """Return the `graph` with each guarded attention rewritten. `known` maps names to known
+    values."""
     makers = {name: node for node in graph.nodes for name in node.outputs if name}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -85,7 +85,7 @@ def _kind(node: Node | None) -> str:
 
 
 def _rewritten(found: _Guard) -> dict[int, list[Node]]:
-    """Return the replacements of the guard's nodes, by the ids of the nodes."""
+    """Return a dict from the id of each node of the guard that changes to its replacements."""
     finite, product = f"{found.total.name}:finite", f"{found.product.name}:all"
     weights, (result,) = found.softmax.outputs[0], found.product.outputs
     inputs = tuple(finite if name == found.mask else name for name in found.total.inputs)

@@ -24,7 +24,7 @@ from .ranges import whole_ranges
 from .reading import Model, read
 
 _TAKEN = ("training",)  # names that every Module uses itself
-_MOST_CONSTANT = 16  # most elements of a computed array that stays a constant
+_MOST_CONSTANT = 16  # a computed array with at most so many elements stays a constant
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
@@ -34,9 +34,9 @@ def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
     `fixed` gives inputs constant values, by name; the module then no longer takes these inputs. To
     trace a model, fix every input whose values determine shapes.
 
-    Raises ImportError without the package `onnx`; FileNotFoundError; ModelError for a file that is
-    damaged or breaks ONNX's rules; and UnsupportedError, which lists every operator that needle
-    does not have.
+    Raises ImportError without the package `onnx`; FileNotFoundError if there is no such file;
+    ModelError for a file that is damaged or breaks ONNX's rules; and UnsupportedError, which lists
+    every operator that needle does not have.
     """
     return OnnxModel(read(source), fixed)
 
@@ -45,9 +45,9 @@ class OnnxModel(Module):
     """An ONNX graph as a Module, called with Tensors in the order of the graph's inputs or by name.
     It returns a Tensor, or a tuple of Tensors if the graph has several outputs.
 
-    Floating initialisers are Parameters under their ONNX names, as are larger floating values
-    computed only from constants. Integers, initialisers without axes, and values that an operator
-    must know while tracing are constants.
+    Floating-point initialisers are Parameters under their ONNX names. So are floating-point arrays
+    of more than 16 elements that are computed only from constants. Integers, initialisers without
+    axes, and values that an operator must know while tracing are constants.
     """
 
     def __init__(self, model: Model, fixed: Mapping[str, Any] | None = None) -> None:
@@ -111,7 +111,7 @@ class _Argument(inspect.Parameter):
 
 
 def _needed(graph: Graph) -> set[str]:
-    """Return the names of values that an operator, also in a subgraph, must know while tracing."""
+    """Return the names of values that operators, here or in subgraphs, must know while tracing."""
     found = set()
     for node in graph.nodes:
         converter = registry.find(node.op_type, node.domain, node.opset)
@@ -125,7 +125,7 @@ def _needed(graph: Graph) -> set[str]:
 
 def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str, np.ndarray]]:
     """Return the graph without the nodes that depend only on known values, and all known values
-    that the remaining nodes use."""
+    that the remaining nodes use or the graph returns."""
     own, known = sum(value.size for value in known.values()), dict(known)
     last = {name: i for i, node in enumerate(graph.nodes) for name in used_names(node)}
     computed: dict[str, int] = {}  # numbers of elements of the computed values in use
@@ -141,7 +141,7 @@ def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str
         for name, value in zip(node.outputs, values, strict=False):
             if name in last or name in wanted:
                 known[name], computed[name] = value, elements(value)
-        budget.spend(sum(computed.values()) - 4 * own, f"constants that are computed up to {node}")
+        budget.spend(sum(computed.values()) - 4 * own, f"the constants computed up to {node}")
         for name in names & computed.keys():
             if last[name] == i and name not in wanted:
                 del known[name], computed[name]

@@ -1,4 +1,4 @@
-"""The common part of scans: compiled code walks along an axis line by line, in one pass."""
+"""The common part of scans along an axis: compiled code passes once over each line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERRORS = (
 )
 _COLUMNS = 64  # adjacent lines that one task of compiled code scans at once
 _STEP = 8  # instructions per step of a line
-_SHORT = 1 << 13  # rows with fewer instructions in all are not shared out among threads
+_SHORT = 1 << 13  # if all rows take at most this many instructions, threads do not divide them
 
 # One step of a scan in compiled code: see `Along.lines`.
 Step = Callable[[list[Any], list[Any], list[Any], Expr, Any, Expr, bool], None]
@@ -31,8 +31,8 @@ class Along(Op):
     axis: int
 
     def line_axis(self, x: NDArray) -> int:
-        """Return `axis` counted from the front. Raises ValueError if it is out of range; `infer`
-        raises the full message."""
+        """Return `axis` counted from the front. Raises ValueError if it is out of range; the error
+        with the full message comes from `infer`."""
         ndim = x.view.ndim
         if not -ndim <= self.axis < ndim:
             raise ValueError(self.axis)
@@ -56,11 +56,12 @@ class Along(Op):
         """Return, for `emit_te`, outputs of the inputs' shape, one per dtype, written along the
         axis by step(inputs, outputs, states, i, place, j, first).
 
-        This is the i-th step of a line. Its elements are at the indices `place`, and its states (of
-        the dtypes `states`) at `j`; `first` says that it is the line's first step, with states not
-        set yet. There is one pass, and threads divide the lines. A step waits for the step before
-        it, so a task takes several lines at once: adjacent ones, whose steps are whole vectors, or
-        rows, whose steps the processor overlaps."""
+        A call of `step` writes the code of a line's i-th step. The step's elements are at the
+        indices `place`, and the line's states (of the dtypes `states`) at index `j`. At the line's
+        first step, `first` is true and the states are not set yet. The code passes once over each
+        line, and threads divide the lines. A step waits for the step before it, so a task takes
+        several lines at once: adjacent lines, whose steps form whole vectors, or rows, whose steps
+        the processor overlaps. With `reverse`, lines are scanned from their end."""
         shape = list(inputs[0].shape)
         if any(_te.is_zero(n) for n in shape):
             return [nothing(k, shape, dtype) for dtype in dtypes]
@@ -109,8 +110,8 @@ class Along(Op):
 
 
 def _rows_at_once(rows: Any, length: Any, most: int) -> int:
-    """Return the number of rows that a task scans at once, at most `most`, so that all threads have
-    tasks."""
+    """Return the number of rows that a task scans at once: at most `most`, and fewer if a long scan
+    would otherwise have too few tasks for the threads."""
     count, steps = getattr(rows, "value", 1), getattr(length, "value", None)
     short = steps is not None and count * steps * _STEP <= _SHORT
     return max(1, min(most, count if short else count // most))

@@ -24,7 +24,7 @@ from .along_axis import PutAlongAxis, _filled
 from .sorting import Sort, _checked
 
 _COMPARED = 4  # instructions per element
-_BLOCK = 16  # elements that are compared at once with the last of the best
+_BLOCK = 16  # elements that are compared at once with the last of the k best
 _FEW = 64  # above this k, compiled code sorts all elements
 
 
@@ -99,14 +99,15 @@ class Topk(Op):
         return _te.cast(k, found[0], dtype), found[1]
 
     def _insert(self, k: TeNamespace, x: TeTensor) -> list[TeTensor]:
-        """Return the k best elements, kept in order by insertion. Most elements are only compared
-        with the last of the best, in blocks, so that the comparisons are vector instructions."""
+        """Return the k best elements and their positions, kept in order by insertion. Most elements
+        are only compared with the last of the k best, in blocks, so that the comparisons are vector
+        instructions."""
         dtype, n = _te.dtype_of(x), x.shape[-1]
         floating = is_floating(dtype)
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
 
         def better(b: Expr, a: Expr) -> Expr:
-            """Return whether b belongs before a, which comes earlier in the line."""
+            """Return whether b belongs before a, which comes earlier along the axis."""
             high, low = (b, a) if self.largest else (a, b)
             above = high > low
             if floating:
@@ -140,7 +141,7 @@ class Topk(Op):
                     places[base + at[0]] = k.tirx.Cast("int64", i)
 
                 def compare(i: Expr) -> None:
-                    """Insert element i if it is better than the last of the best."""
+                    """Insert element i if it is better than the last of the k best."""
                     value = source[row * n + i]
                     with s.If(may_be_better(value, values[last])), s.Then():
                         with s.If(better(value, values[last])), s.Then():
@@ -172,8 +173,8 @@ class Topk(Op):
 @takes_scalars
 def topk(a: Tensor, k: int, axis: int = -1, largest: bool = True) -> TensorTuple:
     """Return (values, int64 positions) of the `k` largest elements along `axis`, the largest first,
-    or of the smallest with largest=False. Equal elements keep their order; NaN counts as the
-    largest. Raises ShapeError if there are fewer than `k` elements.
+    or with largest=False of the `k` smallest, the smallest first. Equal elements keep their order;
+    NaN counts as the largest. Raises ShapeError if `axis` has fewer than `k` elements.
 
     >>> values, positions = ndl.topk(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> values.numpy().tolist(), positions.numpy().tolist()

@@ -47,10 +47,11 @@ _LOOP = {"test": _TEST, "body": _STEP, "states": 2}
 
 @register
 class WhileLoop(Op):
-    """The states after a body has run for as long as a test of the states holds.
+    """A loop that runs a body while a test holds; its results are the states at the end.
 
-    The first `states` inputs are the first states; the others stay the same in all steps. Test and
-    body take all inputs. The test returns one bool, the body the next states.
+    The first `states` inputs are the initial states; the other inputs stay the same in all steps.
+    The test and the body take all inputs. The test returns one bool; the body returns the next
+    states.
     """
 
     may_share = True
@@ -81,13 +82,16 @@ class WhileLoop(Op):
         for number, (first, last) in enumerate(zip(given, after, strict=False)):
             if not same_spec(first, last):
                 kind = TypeError if first.dtype != last.dtype else ShapeError
-                raise kind(f"{self.name}: state {number} is {first} first, and {last} after a step")
+                raise kind(
+                    f"{self.name}: state {number} is {first} at first and {last} after a step; "
+                    "a state keeps its shape and dtype"
+                )
         device = common_device(self.name, *given)
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
 
     def fitted(self, given: Sequence[Spec]) -> WhileLoop:
-        """Return the loop with bodies for these inputs: the bodies may have been traced for other
-        dtypes."""
+        """Return the loop with its test and body for inputs of these specs; both may have been
+        traced for other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
         test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
         return replace(self, test=test, body=body)
@@ -96,8 +100,8 @@ class WhileLoop(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return `reference`, with `run` for the steps of the body. The test runs by its
-        reference."""
+        """Return the result of `reference`, but compute the steps of the body with `run`. The steps
+        of the test still run as in `reference`."""
         return self._run(
             inputs,
             lambda given: self.test.evaluated(given, reference_of),

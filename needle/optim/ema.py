@@ -63,8 +63,8 @@ class EMA:
         self.updates += 1
 
     def _average(self, i: int) -> Tensor:
-        """Return average number `i` as a Tensor that shares its memory, or in a trace the Tensor
-        that stands for it."""
+        """Return average number `i` as a Tensor that shares the average's memory or, in a trace, as
+        the Tensor that stands for the average."""
         trace = state.trace
         if trace is None:
             return Tensor(self.averages[i], requires_grad=False)
@@ -78,8 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Context in which the parameters have the values of the averages; its exit restores the
-        parameters' own values."""
+        """Return a context in which the parameters have the values of the averages. Its exit gives
+        the parameters their own values back."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:
@@ -95,8 +95,8 @@ class EMA:
         return {"averages": averages, "decay": self.decay, "updates": self.updates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copy `values`, a `state_dict`. Raises ValueError, without any change, if they do not
-        fit."""
+        """Load `values`, a result of `state_dict`; the averages are copied. Raises ValueError,
+        without any change, if the values do not fit."""
         given = values.get("averages") if isinstance(values, Mapping) else None
         if not isinstance(given, (list, tuple)) or not {"decay", "updates"} <= set(values):
             raise ValueError("load_state_dict: EMA: not a result of state_dict")

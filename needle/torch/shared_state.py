@@ -1,4 +1,4 @@
-"""The state of a PyTorch model, shared with the code that computes new values for it."""
+"""The state of a PyTorch model, shared with code that computes new values for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .refusals import not_taken
 
 
 class SharedState:
-    """Parameters and buffers of a PyTorch model, read and written in place by name.
+    """Parameters and buffers of a PyTorch model, given by name and read and written in place.
 
-    They are looked up at each use, because the model's own code may have replaced a buffer.
+    The names are looked up at each use, because the model's own code may have replaced a buffer.
     """
 
     in_place = True
@@ -25,7 +25,7 @@ class SharedState:
 
     @property
     def key(self) -> object:
-        """The model's identity."""
+        """A key that identifies the model."""
         return "state of a PyTorch model", id(self._model)
 
     def _tensors(self) -> list[Any]:
@@ -40,8 +40,8 @@ class SharedState:
         return self._tensors()
 
     def write(self, values: Sequence[Any]) -> None:
-        """Write new `values`, arrays or tensors, into the model's tensors. None stands for a tensor
-        that is already written; PyTorch is told of the write."""
+        """Write new `values`, arrays or tensors, into the model's tensors. A value of None means
+        that the tensor has already been written; then only its version counter is incremented."""
         import torch
 
         for tensor, value in zip(self._tensors(), values, strict=True):
@@ -54,7 +54,7 @@ class SharedState:
 
 
 def was_written(tensor: Any) -> None:
-    """Count a write to a tensor's memory, as PyTorch does for its own writes."""
+    """Increment a tensor's version counter, as PyTorch does when it writes to the tensor itself."""
     import torch
 
     if not tensor.is_inference():
@@ -80,7 +80,8 @@ def check_apart(model: Any, written: Sequence[str] | None = None) -> None:
 
 
 def _place(tensor: Any) -> tuple[int, int, int]:
-    """Return the storage of a tensor, and the first and the last byte in use."""
+    """Return the addresses of a tensor's storage, of its first byte, and of the byte after its last
+    byte."""
     size, start = tensor.element_size(), tensor.data_ptr()
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + (reach + 1) * size if tensor.numel() else start

@@ -23,7 +23,7 @@ Progress = Callable[["str | Status"], None]  # str() of the argument is a line o
 
 
 class Choices(TypedDict, total=False):
-    """The keywords of `compile` and `compile_torch`; `request` has the defaults."""
+    """The keywords of `compile` and `compile_torch`; the function `request` has the defaults."""
 
     target: str | dict[str, Any]
     stage: str
@@ -42,7 +42,7 @@ class Choices(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Resolved keywords that fit one another: the code, its target, and how to compile it.
+    """Checked and resolved keywords: what code to compile, for which target, and how.
 
     `shows_search` says whether `compile` itself shows the progress of a search.
     """

@@ -2,8 +2,9 @@
 //
 //   infer MODEL DATA [THREADS]
 //
-// DATA/test_images.f32 holds images, DATA/test_labels.i32 the class of each. The threads share one
-// program; each has a call of its own, which writes the scores to the thread's memory.
+// DATA/test_images.f32 holds the images, and DATA/test_labels.i32 the class of each image. The
+// threads share one program. Each thread has its own call, which writes the scores to the thread's
+// memory.
 #include <algorithm>
 #include <atomic>
 #include <fstream>
@@ -32,7 +33,7 @@ int main(int argc, char** argv) try {
   const std::size_t count = labels.size(), pixels = images.size() / count, batch = 32;
 
   needle::Options options;
-  options.threads = 1;  // a call: the calls themselves run side by side
+  options.threads = 1;  // threads per call; the calls themselves run side by side
   needle::Program program(argv[1], options);
   const std::string input = program.inputs().at(0).name;
   const auto classes = static_cast<std::size_t>(program.outputs().at(0).shape.at(1));

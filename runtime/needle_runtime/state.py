@@ -1,7 +1,7 @@
 """State of a model: arrays that each call reads and writes, besides its inputs and results.
 
-The code itself is a pure function. It takes the state after its inputs and returns the new values
-after its results; `stepped` makes a call and keeps the new values.
+The code itself is a pure function. Its arguments are the inputs, then the state; it returns the
+results, then the new state. `stepped` makes a call and keeps the new state.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class State(Protocol):
 
     @property
     def key(self) -> object:
-        """An identity that all calls of one state share."""
+        """A key that is the same for all calls that use this state."""
 
     @property
     def in_place(self) -> bool:
-        """Whether code may write to the arrays themselves."""
+        """Whether compiled code may write to the arrays themselves."""
 
     def values(self) -> Sequence[Any]:
         """Return the current arrays."""
 
     def write(self, values: Sequence[Any]) -> None:
-        """Keep new values: arrays, or None for values that the code has written itself."""
+        """Keep new values: arrays, or None for arrays that the code has updated in place."""
 
 
 class OwnState:
-    """State that a program keeps itself."""
+    """State in host memory that a compiled model keeps for itself."""
 
     in_place = True
 
@@ -47,7 +47,7 @@ class OwnState:
 
     @property
     def key(self) -> object:
-        """This object's identity."""
+        """A key that is unique to this object."""
         return "state", id(self)
 
     def values(self) -> list[np.ndarray[Any, Any]]:
@@ -60,12 +60,12 @@ class OwnState:
             return {name: np.array(array) for name, array in self._arrays.items()}
 
     def replace(self, values: Sequence[Any]) -> None:
-        """Copy new values, between calls."""
+        """Copy new values into the arrays while no call uses them."""
         with turn_of(self.key):
             self.write(values)
 
     def write(self, values: Sequence[Any]) -> None:
-        """Copy new values."""
+        """Copy new values into the arrays, except where a value is None."""
         for array, value in zip(self._arrays.values(), values, strict=True):
             if value is not None:
                 array[...] = as_numpy(value, "state")

@@ -1,5 +1,5 @@
-"""Numbers as text, and text from elsewhere made safe to print. This module uses only the standard
-library."""
+"""Format numbers as text, and make text from other sources safe to print. This module uses only the
+standard library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float) -> str:
-    """Return three significant digits without an exponent; two for a value below 0.1."""
+    """Return a value with two decimals below 10, one below 100, and none from 100 on; a value below
+    0.1 has two significant digits instead."""
     if value < 0.1:
         return f"{value:.2g}"
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
@@ -19,10 +20,11 @@ def quartiles(median: float, lower: float, upper: float) -> str:
 
 
 def compared(median: float, lower: float, upper: float) -> str:
-    """Return a ratio of times (a peer's over ours) as our speed: "1.4 times faster".
+    """Return our speed in words, from a ratio of times (a peer's over ours): "1.4 times faster".
 
-    The text is "as fast" if the quartiles straddle 1. Otherwise the factor has at most three
-    significant digits, with separators between thousands: "1,240 times slower".
+    The text is "as fast" if the quartiles straddle 1 or the rounded factor is 1. Otherwise the
+    factor has at most three significant digits, with separators between thousands:
+    "1,240 times slower".
     """
     factor = float(f"{median if median > 1 else 1 / median:.3g}")
     if lower <= 1 <= upper or factor == 1:
@@ -35,13 +37,13 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds with three significant digits and a suitable unit."""
+    """Return a duration, given in seconds, with a suitable unit: "12.3 ms"."""
     scale, unit = _unit(seconds)
     return f"{digits(seconds / scale)} {unit}"
 
 
 def interval(lower: float, upper: float) -> str:
-    """Return two durations in one unit."""
+    """Return two durations, given in seconds, as a range in one unit: "1.20-1.34 ms"."""
     scale, unit = _unit(upper)
     return f"{digits(lower / scale)}-{digits(upper / scale)} {unit}"
 
@@ -52,7 +54,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` with an escape such as \\x1b for every character that is not printable.
+    """Return `text` with an escape such as \\x1b in place of each character that is not printable.
 
     Text from files and other machines may hold characters that a terminal would act on: control
     sequences, changes of direction, line breaks and bytes that are not text.
@@ -64,12 +66,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, printable."""
+    """Return `text` on one line, with escapes for characters that are not printable."""
     return printable(" ".join(text.split()))
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error's text on one line, printable."""
+    """Return an error's text as `one_line` does; the name of its class if it has no text."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

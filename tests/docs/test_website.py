@@ -111,7 +111,7 @@ def test_the_first_page_has_the_code_and_figures_of_other_pages():
             rf"^\| {name.strip()} \|.* \| {speed} \|.* \| ([\d.]+) \|$", lab, re.MULTILINE
         )
         assert found and float(found[1]) / 100 == pytest.approx(float(share)), name
-    with pytest.raises(ValueError, match="no such part"):
+    with pytest.raises(ValueError, match="no such code or table"):
         home._part("README table", "Nothing")
 
 

@@ -24,7 +24,7 @@ from ..registry import converter
 
 
 def index_tensor(value: Value) -> Tensor:
-    """Return a `value` as int64 indices."""
+    """Return `value` as a tensor of int64 indices."""
     found = tensor(value)
     return found if found.dtype == "int64" else ops.cast(found, "int64")
 
@@ -33,7 +33,7 @@ def index_tensor(value: Value) -> Tensor:
 def gather(node: Node, data: Value, indices: Value) -> Tensor:
     x = tensor(data)
     axis = normal_axis(node, node.integer("axis"), x.ndim)
-    if isinstance(indices, np.ndarray) and indices.ndim == 0:  # one position: a slice
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:  # a scalar drops the axis
         at = known_integer(node, indices, "the index")
         return x[along(axis, at)]
     return ops.take(x, index_tensor(indices), axis)
@@ -47,7 +47,7 @@ def gather_elements(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _cut(x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """Return the part of `x` that an index along `axis` can reach."""
+    """Return the part of `x` that `index` can reach along `axis`."""
     key = tuple(
         slice(None) if i == axis or _same(n, m) else slice(0, m)
         for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
@@ -60,7 +60,7 @@ def _same(n: Any, m: Any) -> bool:
 
 
 def counting(n: Any, behind: int = 0) -> Tensor:
-    """Return 0, 1, ... below a size `n`, followed by `behind` axes of extent 1."""
+    """Return the integers from 0 to n - 1 on one axis, followed by `behind` axes of extent 1."""
     if isinstance(n, Expression):
         shape: tuple[Any, ...] = (n, *(1,) * behind)
         return ops.reshape(ops.arange(n, dtype="int64"), shape)
@@ -75,8 +75,8 @@ def gather_nd(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _places(x: Tensor, index: Tensor, batch: int) -> tuple[Any, ...]:
-    """Return the key that selects the positions in the rows (the last axis) of `index` from `x`,
-    after `batch` shared axes."""
+    """Return the key that selects from `x` the positions in `index`. Each row of `index` (its last
+    axis) is one position; `x` and `index` share their first `batch` axes."""
     count = index.shape[-1]
     lead = index.ndim - 1
     grids = [counting(index.shape[axis], lead - 1 - axis) for axis in range(batch)]
@@ -95,7 +95,7 @@ def _how(node: Node) -> str:
     """Return the attribute `reduction`."""
     reduction = node.text("reduction", "none")
     if reduction not in _WRITES:
-        raise node.invalid(f"reduction {reduction!r} is unknown")
+        raise node.invalid(f"reduction {reduction!r} must be none, add, mul, max or min")
     return reduction
 
 
@@ -120,7 +120,7 @@ def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) ->
 def _of_flags(
     scatter: Callable[..., Tensor], node: Node, x: Tensor, index: Tensor, source: Tensor
 ) -> Tensor:
-    """Reduce booleans as integers; for example, a sum tells whether any is true."""
+    """Reduce booleans as integers: a nonzero result is true, so a sum is a logical or."""
     numbers, added = (ops.cast(each, "int32") for each in (x, source))
     return ops.cast(scatter(node, numbers, index, added), "bool")
 
@@ -134,7 +134,7 @@ def scatter_nd(node: Node, data: Value, indices: Value, updates: Value) -> Tenso
     return _WRITES[how](x, _places(x, index, 0), source)
 
 
-# Making
+# Creating tensors
 
 
 @converter("OneHot", since=9, known=(1,))
@@ -191,8 +191,8 @@ def _top_k(node: Node, x: Tensor, k: Any) -> tuple[Tensor, Tensor]:
 
 
 def data_dependent(node: Node) -> None:
-    """Raise UnsupportedError while tracing, because the size of the result of `node` depends on
-    values."""
+    """Raise UnsupportedError during a trace: the size of the result of `node` depends on values,
+    which a trace does not have."""
     if state.trace is not None:
         raise node.unsupported(
             "the shape of its result depends on values that only a call knows; if they come from "
@@ -239,9 +239,9 @@ def reverse_sequence(node: Node, data: Value, lengths: Value) -> Tensor:
     x = tensor(data)
     time, batch = node.integer("time_axis"), node.integer("batch_axis")
     if {time, batch} != {0, 1}:
-        raise node.invalid(f"time_axis {time} and batch_axis {batch} are not 0 and 1")
+        raise node.invalid(f"time_axis {time}, batch_axis {batch}: one must be 0, the other 1")
     steps = counting(x.shape[time])
-    length = ops.unsqueeze(index_tensor(lengths), 1)  # (batch, time)
+    length = ops.unsqueeze(index_tensor(lengths), 1)  # (batch, 1)
     at = ops.where(ops.less(steps, length), ops.subtract(ops.subtract(length, 1), steps), steps)
     at = at if batch == 0 else ops.transpose(at)
     at = ops.broadcast_to(ops.reshape(at, (*at.shape, *(1,) * (x.ndim - 2))), x.shape)

@@ -1,4 +1,4 @@
-"""Converters of operators that read images at positions given by other inputs."""
+"""Converters of operators that sample images at given positions, and of NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def grid_sample(node: Node, data: Value, grid: Value) -> Tensor:
     if axes < 1 or points.ndim != x.ndim or points.shape[-1] != axes:
         raise node.invalid(f"an input {x.spec} and a grid {points.spec} do not match")
     dtype, wide = x.dtype, x.dtype if is_floating(x.dtype) else "float64"
-    # For other numbers of axes, and cubic with three, there is no layer; `sampled` goes axis by
-    # axis.
+    # `F.grid_sample` supports two axes, and three unless the mode is bicubic. `sampled` takes any
+    # number of axes, in any mode.
     is_layer = axes == 2 or (axes == 3 and mode != "bicubic")
     read = F.grid_sample if is_layer else sampled
     corners = node.flag("align_corners")
@@ -58,12 +58,12 @@ def affine_grid(node: Node, theta: Value, size: Value) -> Tensor:
 
 @converter("RoiAlign", since=10)
 def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Tensor:
-    """Return means or maxima of elements at points in each cell of each region (He et al. 2017)."""
+    """Return the mean or maximum of elements at points in each region's cells (He et al. 2017)."""
     x, mode = tensor(data), node.text("mode")
     if mode not in ("avg", "max"):
         raise node.invalid(f"mode {mode!r} is neither avg nor max")
     wide = "float64" if x.dtype == "float64" else "float32"
-    # Known regions are computed with NumPy, because the numbers of points must be known.
+    # Known regions stay NumPy arrays while tracing, so the numbers of points are known too.
     regions: Any = rois.astype(wide)
     half_pixel = node.text("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
     regions = regions * node.number("spatial_scale") - (0.5 if half_pixel else 0.0)
@@ -93,9 +93,9 @@ def _points(node: Node, step: Any) -> int | np.ndarray:
     if isinstance(step, Tensor):
         if state.trace is not None:
             raise node.unsupported(
-                "sampling_ratio 0 makes the points depend on the regions, whose values only a "
-                "call knows; if they come from an input of the model, give it a value with "
-                "fixed={...}"
+                "sampling_ratio 0 makes the number of points depend on the regions, whose values "
+                "only a call knows; if they come from an input of the model, give that input a "
+                "value with fixed={...}"
             )
         step = step.numpy()
     return np.maximum(np.ceil(step), 0).astype("int64")
@@ -107,15 +107,16 @@ Taps = list[tuple[Tensor, Tensor, Tensor]]
 def _cell_taps(
     start: Any, step: Any, used: int | np.ndarray, cells: int, n: Any, mode: str
 ) -> Taps:
-    """Return two tuples (position, weight, whether it counts) along an axis of n elements, each of
-    shape (regions, cells, points), for the elements before and after each point."""
+    """Return two tuples for an axis of n elements: one for the element before each point, one for
+    the element after it. A tuple holds the elements' positions, their weights, and whether they
+    count, each of shape (regions, cells, points)."""
     count, dtype = start.shape[0], str(start.dtype)
     start, step = (tensor(t.reshape((count, 1, 1))) for t in (start, step))
     cell = make_const(np.arange(cells, dtype=dtype)[None, :, None])
     point = np.arange(np.max(used, initial=1))[None, None, :]
     each = np.reshape(used, (-1, 1, 1))  # the number of points per region
     counts = point < (each if mode == "avg" else np.minimum(each, 1) * point.size)
-    point = np.minimum(point, np.maximum(each - 1, 0))  # a maximum may see a point twice
+    point = np.minimum(point, np.maximum(each - 1, 0))  # a repeat leaves the maximum as it is
     share_of_cell = ((point + 0.5) / np.maximum(each, 1)).astype(dtype)
     place = start + cell * step + make_const(share_of_cell) * step
     inside = (place >= -1.0) & (place <= n)
@@ -160,15 +161,15 @@ def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode
 
 
 def _cell_points(counts: list[Any], cells: int) -> np.ndarray:
-    """Return the number of points by which the sum of each cell of each region is divided: (regions
-    * cells,)."""
+    """Return the number of points in each cell, which divides the cell's sum: (regions * cells,),
+    or (1,) if it is the same for all regions."""
     points = np.maximum(np.multiply(*counts), 1)
     return np.repeat(points.reshape(-1), cells if points.ndim else 1)
 
 
 @converter("MaxRoiPool", since=1)
 def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
-    """Return the largest elements of cells with integer borders (Girshick 2015)."""
+    """Return the largest element of each cell; cells have integer borders (Girshick 2015)."""
     x, regions = tensor(data), tensor(rois)
     extents, cells = x.shape[2:], node.integers("pooled_shape")
     if len(cells) != 2 or x.ndim != 4:
@@ -176,7 +177,7 @@ def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
     bounded((regions.shape[0], x.shape[1], *cells))
     x = ops.take(x, ops.cast(regions[:, 0], "int64"), 0)  # the image of each region
     scaled = regions[:, 1:] * node.number("spatial_scale")
-    borders = ops.floor(ops.abs(scaled) + 0.5) * ops.sign(scaled)  # halves away from 0
+    borders = ops.floor(ops.abs(scaled) + 0.5) * ops.sign(scaled)  # round halves away from 0
     empty: Any = None
     for i, (n, parts) in enumerate(zip(extents, cells, strict=True)):
         first, last = borders[:, 1 - i], borders[:, 3 - i]
@@ -211,8 +212,8 @@ def non_max_suppression(
     iou_threshold: Value | None = None,
     score_threshold: Value | None = None,
 ) -> np.ndarray:
-    """Return (batch, class, box) of the boxes of each class that do not overlap a better box too
-    much."""
+    """Return the indices (batch, class, box) of the boxes that do not overlap a better box of their
+    class too much."""
     data_dependent(node)
     corners, found = (tensor(v).numpy().astype("float32") for v in (boxes, scores))
     count, overlap, least = (
@@ -234,7 +235,7 @@ def non_max_suppression(
 
 
 def _corners(boxes: np.ndarray, is_centre: bool) -> np.ndarray:
-    """Return boxes as (least, least, most, most)."""
+    """Return each box as its two lower coordinates, then its two upper ones."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if is_centre:
         first, second = first - second / 2, first + second / 2
@@ -242,8 +243,8 @@ def _corners(boxes: np.ndarray, is_centre: bool) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the ratio of intersection to union of a box and others; 0 for boxes without an
-    area."""
+    """Return the ratios of intersection to union of a box with each of the others; 0 if either has
+    no area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = np.prod(np.maximum(sides, 0), 1)
     area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], 1)
@@ -263,11 +264,13 @@ def deform_conv(
     bias: Value | None = None,
     mask: Value | None = None,
 ) -> Tensor:
-    """Convolve with taps that are displaced by offsets and read between elements (Dai et al. 2017,
-    Zhu et al. 2019)."""
+    """Convolve with taps that the offsets displace; the input is interpolated between its elements
+    (Dai et al. 2017, Zhu et al. 2019)."""
     x, w, moved = tensor(data), tensor(weight), tensor(offset)
     if x.ndim != 4 or w.ndim != 4:
-        raise node.unsupported(f"an input {x.spec} and a weight {w.spec}; needle has two axes")
+        raise node.unsupported(
+            f"an input {x.spec} and a weight {w.spec}; needle supports only two spatial axes"
+        )
     batch, channels, *size = x.shape
     kernel, parts = tuple(w.shape[2:]), node.integer("offset_group")
     taps, out = math.prod(kernel), tuple(moved.shape[2:])
@@ -291,7 +294,7 @@ def deform_conv(
 
 
 def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, ...]) -> Any:
-    """Yield the rows and the columns (taps, rows, columns) of each tap before its displacement."""
+    """Yield the rows of all taps before their displacement, then the columns: each (taps, *out)."""
     strides, dilations = of_axes(node, "strides", 2), of_axes(node, "dilations", 2)
     tap = np.indices(kernel).reshape(2, -1, 1, 1)
     cell = np.indices(out)[:, None]
@@ -300,8 +303,8 @@ def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, 
 
 
 def _read(images: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
-    """Interpolate images (N, parts, C, H, W) between four elements at positions (N, parts, ...):
-    (N, parts, C, ...). Elements outside are 0."""
+    """Interpolate images (N, parts, C, H, W) at positions (N, parts, ...), between four elements
+    each, and multiply by `factor`. Return (N, parts, C, ...). Elements outside the image are 0."""
     batch, parts, channels, height, width = images.shape
     indices, weights = [], []
     lows = [ops.floor(place) for place in places]

@@ -14,8 +14,8 @@ from ..registry import converter
 
 
 def _along(node: Node, x: Value, dim: int, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Apply a function along an axis in the result's dtype. An input of another dtype is cast
-    first; halves are computed in float32."""
+    """Apply a function along an axis, and cast to the result's dtype. An input of another dtype is
+    cast to it first; an input in half precision that has the result's dtype is cast to float32."""
     source = tensor(x)
     source = wide(source) if source.dtype == node.dtype else cast(source, node.dtype)
     made = function(with_axis(source), dim)
@@ -24,8 +24,8 @@ def _along(node: Node, x: Value, dim: int, function: Callable[[Tensor, int], Ten
 
 @converter("aten.softmax.int", "aten._softmax", "aten.special_softmax")
 def softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> Tensor:
-    """Return the softmax along an axis. The third argument is a dtype or, for `_softmax`, whether a
-    half gives float32."""
+    """Return the softmax along an axis. `dtype` is not read, because `node` has the result's dtype:
+    it is a dtype or, for `_softmax`, whether a half-precision input gives a float32 result."""
     return _along(node, x, dim, ops.softmax)
 
 
@@ -36,7 +36,7 @@ def log_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> Tensor:
 
 @converter("aten._safe_softmax")
 def safe_softmax(node: Node, x: Value, dim: int, dtype: str | None = None) -> Tensor:
-    """Return the softmax, with 0 along an axis that is all -inf."""
+    """Return the softmax along an axis, with zeros where all elements along the axis are -inf."""
     source = tensor(x)
     made = _along(node, source, dim, ops.softmax)
     seen = ops.any(ops.not_equal(source, float("-inf")), dim if source.ndim else None, True)

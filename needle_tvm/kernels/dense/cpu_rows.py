@@ -1,8 +1,9 @@
-"""Matmuls of a symbolic number of rows: one kernel with several register tiles, picked by size.
+"""Matmuls with a symbolic number of rows: one kernel with several register tiles.
 
-The tile that suits a matmul depends on its rows: one row waits for memory, a few rows must all fit
-one tile, and many rows should fill their tiles. The kernel holds loop nests for a few tiles, which
-all read the same packed panels, and its code picks one of them:
+The best tile for a matmul depends on its number of rows. A matmul of one row waits for memory, a
+few rows should all fit in one tile, and many rows should fill their tiles. The kernel holds one
+loop nest per tile size. All nests read the same packed panels; at run time, the kernel picks one
+nest by the number of rows:
 
     if m <= 1: nest of tiles of 1 row
     elif m <= 2: nest of tiles of 2 rows
@@ -10,8 +11,8 @@ all read the same packed panels, and its code picks one of them:
     elif m <= 8, or m > 11 and tiles of 8 rows have fewer spare rows than those of 11: ...
     else: nest of tiles of 11 rows
 
-Each nest is the one that `dense` would write for a static number of rows whose last tile is not
-full.
+Each nest is the one that `dense` would write for a static number of rows that does not fill the
+last tile.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
-_ROWS = (1, 2, 4, 6, 7, 8, 11)  # rows of a kernel's tiles, as far as registers hold them
-_MANY = (6, 7, 8, 11)  # rows of the tiles for more rows than one tile has
+_ROWS = (1, 2, 4, 6, 7, 8, 11)  # rows of a kernel's tiles, if the registers can hold the tile
+_MANY = (6, 7, 8, 11)  # rows of the tiles for matmuls that need more than one tile
 
 
 @rule(CPU, order=9, knobs=lambda function, target: DENSE_VARIANTS[1:])
 def dense_by_rows(
     function: PrimFunc, target: Target, knobs: DenseKnobs = DENSE_VARIANTS[0]
 ) -> Schedule | None:
-    """Schedule a matmul of `dense.pack_weights` whose number of rows is symbolic."""
+    """Schedule a matmul from `dense.pack_weights` whose number of rows is symbolic."""
     block = _tiles(function)
     if block is None or extents.is_static([_rows_of(function, block)]):
         return None
@@ -68,8 +69,8 @@ def dense_by_rows(
 
 
 def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int:
-    """Return the number of tiles to compute side by side: enough to hide the latency of a
-    multiply-add, if they divide the panels and leave each core its share."""
+    """Return the number of tiles (4, 2 or 1) to compute side by side, to hide the latency of a
+    multiply-add. A number above 1 divides the panels, and leaves all cores equal shares."""
     *batch, _, panels, _, _, _ = (extent(sch, loop) for loop in sch.get_loops(tiles))
     cores = target_info(target).cores
     return next(
@@ -85,10 +86,11 @@ def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int
 
 
 def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
-    """Return the rows of the tiles that a kernel holds for panels of `columns` columns, in order.
+    """Return the tile sizes, in rows, that a kernel holds for panels of `columns` columns, smallest
+    first.
 
-    With fewer accumulators than hide a multiply-add's latency, a tile takes as long as a tile with
-    one more row, so the kernel holds few such tiles.
+    If a tile has too few accumulators to hide the latency of a multiply-add, it takes as long as a
+    tile with one more row, so the kernel holds few such tiles.
     """
     lanes = target_info(target).lanes(dtype)
     vectors = max(1, columns // lanes)
@@ -97,8 +99,8 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
 
 
 def exact(function: PrimFunc) -> PrimFunc:
-    """Return a matmul of a symbolic number of rows with tiles of one row, which compute no spare
-    rows; return any other function as it is."""
+    """Return a matmul with a symbolic number of rows, retiled to tiles of one row, which compute no
+    spare rows; return any other function as it is."""
     tiles = _tiles(function)
     symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
     return retiled(function, 1) if symbolic else function
@@ -121,7 +123,7 @@ def _reads(block: Any, buffer: Any) -> bool:
 
 
 def retiled(function: PrimFunc, rows: int) -> PrimFunc:
-    """Return an unscheduled matmul of `dense.pack_weights` with tiles of `rows` rows."""
+    """Return an unscheduled matmul from `dense.pack_weights`, retiled to tiles of `rows` rows."""
     tiles = _tiles(function)
     m, old = _rows_of(function, tiles), int(tiles.annotations[DENSE][0])
     buffer = tiles.writes[0].source
@@ -137,7 +139,7 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     values = {axis.var: own.var for axis, own in zip(tiles.iter_vars, new, strict=True)}
     first = new[at].var if rows == 1 else new[at].var * rows
     row = first + new[at + 2].var
-    # If the old tiles were all full, nothing keeps the last new tile within the rows.
+    # If all old tiles were full, the body has no bound that keeps the last new tile within m rows.
     if extents.is_multiple(m, old) and not extents.is_multiple(m, rows):
         row = tirx.min(row, m - 1)
     values[spatial[at].var] = row // old

@@ -1,12 +1,13 @@
 """Child processes that serve requests and cannot outlive their parent. This module uses only the
 standard library.
 
-Searches, timings, imports and checks run in them. A child runs a *service*, named
-`package.module:function`: a generator function that is called with the setup and an iterator over
-the parent's messages, and that yields answers, all of them JSON objects. Messages use separate
-pipes, so output that a library prints to stdout cannot corrupt them; stdout and stderr are kept and
-shown when the child fails. The child has its own session: a Ctrl-C at the terminal reaches only the
-parent, which ends the whole process group.
+Searches, timings, imports and checks run in child processes. A child runs a *service*, named
+`package.module:function`: a generator function that takes the setup and an iterator over the
+parent's messages, and yields answers. The setup, messages and answers are JSON objects. They use
+pipes of their own, so output that a library prints to stdout cannot corrupt them. Both stdout and
+stderr are kept; if the child fails, its error carries the end of this output. The child has its own
+session: a Ctrl-C at the terminal reaches only the parent, which ends the child's whole process
+group.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from typing import IO, Any
 from needle_runtime.errors import NeedleTVMError
 from needle_runtime.process.processes import die_with_parent
 
-_STDERR_LINES = 20  # lines of a failed child's stderr that its error carries
+_STDERR_LINES = 20  # last lines of a failed child's output that its error carries
 _EXIT_SECONDS = 2.0  # how long a child may take to end before it is killed
 
 
 class ChildError(NeedleTVMError, RuntimeError):
     """A child failed, died or did not answer in time.
 
-    `str()` is one line; `details` holds the end of the child's stderr, `child` its name.
+    `str()` is one line; `details` holds the end of the child's stdout and stderr, `child` its name.
     """
 
     def __init__(self, message: str, details: str = "", child: str = "") -> None:
@@ -51,10 +52,11 @@ class ChildError(NeedleTVMError, RuntimeError):
 class Child:
     """The parent's side of one child process. A context manager; `close` ends the process.
 
-    `timeout` (seconds) is the limit for any single answer; the first answer includes the start.
-    `service` and `setup` say what the child runs, and `environment` adds variables. With
-    `checkout`, the folder of another commit with a .venv, the child runs that commit's code. Every
-    method raises ChildError once the child has failed.
+    `timeout` (seconds) is the limit for any single answer; the time to the first answer includes
+    the start of the process. `service` and `setup` say what the child runs, and `environment` adds
+    environment variables. With `checkout`, a folder that holds another commit and its .venv, the
+    child runs that commit's code. `ask`, `send` and `receive` raise ChildError once the child has
+    failed.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Child:
     def receive(self, step: str, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the next answer; `step` names the awaited step in an error.
 
-        `timeout` (seconds from now) replaces the child's own.
+        `timeout` (seconds from now) replaces the child's own limit.
         """
         if timeout is not None:
             self._deadline = time.monotonic() + timeout
@@ -159,7 +161,7 @@ class Child:
         return answer
 
     def close(self, *error: object) -> None:
-        """End the process: let it end by itself if all went well, else kill it."""
+        """Let the process end by itself, but not after an `error`; then kill its process group."""
         if self._commands < 0:
             return
         os.close(self._commands)  # the child ends when it reads the end of its messages
@@ -184,7 +186,7 @@ class Child:
         return ChildError(f"{self.name}: {what}", tail, self.name)
 
     def _ending(self) -> str:
-        """Return how a child whose pipes are closed has ended."""
+        """Return the way in which a child that closed its pipes ended."""
         try:
             code = self._process.wait(timeout=_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -204,7 +206,7 @@ def _python_path() -> str:
 
 
 def _wait_unreaped(pid: int, seconds: float) -> None:
-    """Wait until the child has ended, leaving it a zombie so that its id stays taken."""
+    """Wait up to `seconds` for the child's end; leave it a zombie, so that its id stays in use."""
     deadline = time.monotonic() + seconds
     flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
     with suppress(ChildProcessError):
@@ -215,7 +217,7 @@ def _wait_unreaped(pid: int, seconds: float) -> None:
 def load_function(name: str) -> Callable[..., Any]:
     """Load the function named `package.module:function` or `path/file.py:function`.
 
-    Raises ValueError naming what is malformed or missing.
+    Raises ValueError if `name` is malformed, or the file or the function is missing.
     """
     module_name, separator, function = name.rpartition(":")
     if not separator or not module_name or not function:
@@ -237,8 +239,8 @@ def load_function(name: str) -> Callable[..., Any]:
 def load_module(path: Path) -> ModuleType:
     """Load a Python file as a module, once per process, without touching sys.path."""
     path = path.resolve()
-    # The name is unique, because a file called json.py must not replace the real module. It is
-    # entered in sys.modules because inspect and dataclasses look classes up there.
+    # The name is unique, because a file called json.py must not replace the real module. The module
+    # is entered in sys.modules because inspect and dataclasses look classes up there.
     name = f"_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -277,21 +279,21 @@ class Messages:
         return message
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the messages that one read completes, possibly none; None at their end."""
+        """Read once; return the messages now complete (possibly none), or None at the end."""
         if not self._lines.fill(self.commands):
             return None
         return [json.loads(line) for line in iter(self._lines.next, None)]
 
 
 class Lines:
-    """Splits the bytes that arrive in a pipe into lines."""
+    """A buffer that splits the bytes from a pipe into lines."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._searched = 0  # bytes known to contain no line end
 
     def fill(self, descriptor: int) -> bool:
-        """Read once, waiting if necessary; return False at the end."""
+        """Read from the pipe once, waiting if necessary; return False at the end of its data."""
         chunk = os.read(descriptor, 1 << 20)
         self._buffer += chunk
         return bool(chunk)
@@ -310,7 +312,7 @@ class Lines:
 
 def _main(commands: int, answers: int, parent: int) -> None:
     die_with_parent(parent)
-    for descriptor in (commands, answers):  # processes started by the service must not hold them
+    for descriptor in (commands, answers):  # processes that the service starts must not inherit it
         os.set_inheritable(descriptor, False)
     messages = Messages(commands, answers)
     with os.fdopen(answers, "w", buffering=1) as outgoing:
@@ -320,7 +322,7 @@ def _main(commands: int, answers: int, parent: int) -> None:
                 return
             for answer in load_function(first["service"])(first["setup"], messages):
                 outgoing.write(json.dumps(answer) + "\n")
-        except Exception as error:  # of any type; the parent gets its name
+        except Exception as error:  # a service may raise any type; the parent gets its name
             traceback.print_exc()
             sys.stderr.flush()
             lines = str(error).splitlines() or [""]

@@ -1,4 +1,4 @@
-"""The number of CPU cores that this process may use, and TVM's thread pool set to it.
+"""Find the number of CPU cores this process may use, and set the size of TVM's thread pool to it.
 
 This module uses only the standard library, so it can be imported without needle and TVM.
 """
@@ -19,9 +19,9 @@ SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 
 MOST_THREADS = 4096  # larger numbers are mistakes: a system runs out of room for threads
 
-# How often an idle worker looks for work, yielding its core in between, before it sleeps. TVM's
-# default of 300,000 looks takes about 0.2 s; in this time the worker obstructs others and the
-# process cannot end.
+# The number of times that an idle worker checks for work before it sleeps; between checks it yields
+# its core. TVM's default of 300,000 checks takes about 0.2 s; during this time the worker obstructs
+# other threads, and the process cannot end.
 _SPINS = 30_000
 
 # The variables that common numeric libraries read when they are loaded.
@@ -35,8 +35,8 @@ THREAD_VARIABLES = (
 
 
 def check_threads(threads: object, what: str = "threads") -> int:
-    """Return `threads`. Raises UsageError, which calls the number `what`, unless the number is an
-    integer from 1 to 4096."""
+    """Return `threads`. Raises UsageError unless it is an integer from 1 to 4096; the message calls
+    the number `what`."""
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"{what}={threads!r}: must be an integer from 1 to {MOST_THREADS}")
     return threads
@@ -52,10 +52,11 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def available_cores(root: str | os.PathLike[str] = "/") -> int:
-    """Return the cores this process may use: its affinity, limited by its cgroup's CPU quota.
+    """Return the number of cores that this process may use.
 
-    The quota is rounded up. If `NEEDLE_NUM_THREADS` is set, its value is returned instead. `root`
-    is the folder that contains /proc and /sys (tests pass their own tree).
+    It is the number of cores in the process's affinity, or its cgroup's CPU quota, rounded up, if
+    the quota is smaller. If `NEEDLE_NUM_THREADS` is set, its value is returned instead. `root` is
+    the folder that contains /proc and /sys (tests pass their own tree).
 
     Raises UsageError if `NEEDLE_NUM_THREADS` is not an integer from 1 to 4096.
     """
@@ -72,16 +73,18 @@ def available_cores(root: str | os.PathLike[str] = "/") -> int:
 def configure_tvm_threads(n: int | None = None) -> int:
     """Set `TVM_NUM_THREADS` for this process and its children; return the number set.
 
-    Without it, TVM uses half of the machine's hardware threads, regardless of this process's
-    limits. TVM reads the variable only once, when its pool starts (at the first parallel call):
-    later calls change nothing in this process. Without `n`, the number is `NEEDLE_NUM_THREADS`, or
-    a `TVM_NUM_THREADS` that is already set, or `available_cores()`.
+    Without the variable, TVM uses half of the machine's hardware threads, regardless of this
+    process's limits. TVM reads the variable only once, when its pool starts (in the first parallel
+    kernel). After that, this function does not change the pool of this process. Without `n`, the
+    number is `NEEDLE_NUM_THREADS`, else the `TVM_NUM_THREADS` that is already set, else
+    `available_cores()`.
 
     TVM also pins its workers to the machine's first `n` processors and the calling thread to the
-    same ones, ignoring the affinity of the process. In a process that does not have the whole
+    same ones, ignoring the affinity of the process. In a process that does not use the whole
     machine, this would move threads off its own processors and put several TVM processes on the
-    same ones. So `TVM_BIND_THREADS=0` is set unless the user has set it. Likewise,
-    `TVM_THREAD_POOL_SPIN_COUNT` is set, so that idle workers sleep after a tenth of the time.
+    same ones. So `TVM_BIND_THREADS=0` is set in such a process, unless the user has set the
+    variable. In every process, `TVM_THREAD_POOL_SPIN_COUNT` is set, unless the user has set it, so
+    that idle workers sleep after a tenth of TVM's default time.
 
     Raises UsageError if `n` or a variable is not an integer from 1 to 4096.
     """
@@ -102,8 +105,8 @@ def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
     """Return the number of CPUs this process's cgroups grant it; None if there is no limit.
 
     This is the least number over all levels of the hierarchy, from cgroup v2 (`cpu.max`) and v1
-    (`cpu.cfs_quota_us`). A path that is not mounted here, as in a container that sees only its part
-    of the tree, falls back to the mounted root.
+    (`cpu.cfs_quota_us`). If a cgroup's path is not mounted here, as in a container that sees only
+    its part of the tree, the quota of the mounted root counts.
     """
     base = Path(root)
     quotas = []
@@ -119,7 +122,7 @@ def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
 
 
 def _cgroups(base: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (mount point, path below it) of each hierarchy that can limit the CPU."""
+    """Yield (mount point, path below it) for each hierarchy that can limit the CPU."""
     try:
         lines = (base / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -24,9 +24,9 @@ R = TypeVar("R")
 class _Turn:
     """A reentrant lock for work that changes the process while it runs.
 
-    when the wait is over.
     TVM's solver (Z3) sets a handler of SIGINT and then restores the old one as C's `signal` does.
-    After that, a signal no longer ends a wait for a lock, so Ctrl-C takes effect only
+    After that, a signal no longer ends a wait for a lock, so Ctrl-C takes effect only when the wait
+    is over.
     """
 
     def __init__(self) -> None:
