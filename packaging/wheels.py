@@ -51,7 +51,7 @@ COMPILES = """
     import numpy as np, needle as ndl, needle_runtime, needle_tvm
     from needle import nn
     x = np.ones((2, 4), "float32")
-    compiled = needle_tvm.compile(nn.Linear(4, 3), ndl.Tensor(x))
+    compiled = needle_tvm.compile(nn.Linear(4, 3).eval(), ndl.Tensor(x))
     compiled.export("linear")
     assert np.array_equal(needle_runtime.load("linear")(x), compiled(x).numpy())
 """
@@ -71,7 +71,7 @@ ONNX = """
     import numpy as np, needle as ndl
     from needle import nn
     x = ndl.Tensor(np.ones((2, 4), "float32"))
-    model = nn.Linear(4, 3)
+    model = nn.Linear(4, 3).eval()
     ndl.onnx.export(model, x, "linear.onnx")
     assert np.allclose(ndl.onnx.load("linear.onnx")(x).numpy(), model(x).numpy())
 """
@@ -248,8 +248,8 @@ def main() -> None:
                     if extra in examples:
                         progress.update(task, description=f"{name}[{extra}], Python {version}")
                         rows.append(tried(wheels, name, extra, python, out))
-    (out / "wheels.json").write_text(json.dumps(rows, indent=1))
-    (out / "wheels.md").write_text(page(rows))
+                        (out / "wheels.json").write_text(json.dumps(rows, indent=1))
+                        (out / "wheels.md").write_text(page(rows))
     sys.stdout.write(page(rows))
 
 

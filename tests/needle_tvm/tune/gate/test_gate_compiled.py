@@ -385,6 +385,6 @@ def test_linking_needs_a_compiler_and_says_so(layer, tmp_path, monkeypatch):
     with pytest.raises(TuningError, match=r"a C\+\+ compiler, and there is none"):
         built(layer.module, tmp_path / "x.so")
     monkeypatch.setattr(linking, "cxx_compiler", lambda: "false")
-    with pytest.raises(TuningError, match="false failed to link code: no output"):
+    with pytest.raises(TuningError, match="false failed to link code for this machine: no output"):
         built(layer.module, tmp_path / "x.so")
     assert not (tmp_path / "x.so").exists()
