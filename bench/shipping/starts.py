@@ -19,9 +19,9 @@ from needle_tvm import terminal
 
 IMPORT, FIRST, NUMPY = "import after NumPy", "start to first answer", "Python and NumPy"
 
-# Needle's own import is lazy: looking up `load` imports everything.
+# Needle's own import is lazy: `load` is looked up, and tvm_ffi is imported, which loading would do.
 _IMPORTS = {
-    OURS: "from needle_runtime import load",
+    OURS: "from needle_runtime import load; import tvm_ffi",
     ONNXRUNTIME: "import onnxruntime",
     AOTINDUCTOR: "from torch._inductor import aoti_load_package",
 }

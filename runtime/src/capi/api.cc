@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "capi/dtypes.h"
 #include "capi/failure.h"
 #include "capi/files.h"
 #include "capi/program.h"
@@ -50,6 +51,11 @@ needle_status guarded(F&& work) {
   } catch (const std::exception& error) {
     return failed(NEEDLE_ERROR_CODE, error.what());
   }
+}
+
+const needle::capi::Dtype* row_of(needle_dtype dtype) {
+  const auto number = static_cast<size_t>(dtype);
+  return number < std::size(needle::capi::kDtypes) ? &needle::capi::kDtypes[number] : nullptr;
 }
 
 template <class T>
@@ -100,17 +106,13 @@ const char* needle_version(void) { return NEEDLE_VERSION; }
 const char* needle_error(void) { return t_error.c_str(); }
 
 size_t needle_dtype_size(needle_dtype dtype) {
-  static const size_t sizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8};
-  const auto number = static_cast<size_t>(dtype);
-  return number < sizeof sizes / sizeof *sizes ? sizes[number] : 0;
+  const needle::capi::Dtype* row = row_of(dtype);
+  return row == nullptr ? 0 : row->bytes;
 }
 
 const char* needle_dtype_name(needle_dtype dtype) {
-  static const char* const names[] = {"bool",     "int8",    "int16",  "int32",  "int64",
-                                      "uint8",    "uint16",  "uint32", "uint64", "float16",
-                                      "bfloat16", "float32", "float64"};
-  const auto number = static_cast<size_t>(dtype);
-  return number < sizeof names / sizeof *names ? names[number] : nullptr;
+  const needle::capi::Dtype* row = row_of(dtype);
+  return row == nullptr ? nullptr : row->name;
 }
 
 needle_status needle_open(const char* path, const needle_options* options,

@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "needle_runtime.h"
 
@@ -13,6 +15,20 @@ struct Failure : std::runtime_error {
       : std::runtime_error(reason), status(code) {}
   needle_status status;
 };
+
+// Texts or numbers as one text.
+template <class T>
+std::string joined(const std::vector<T>& parts, const char* between = ", ") {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += between;
+    if constexpr (std::is_arithmetic_v<T>)
+      text += std::to_string(parts[i]);
+    else
+      text += parts[i];
+  }
+  return text;
+}
 
 inline std::string quote(const std::string& name) { return "'" + name + "'"; }
 

@@ -20,21 +20,27 @@ using Array = ffi::json::Array;
 // tvm_ffi's parser calls itself for each level: text from a file must not exhaust the stack.
 constexpr int kDeepest = 200;
 
+// Tells the letters of a JSON text's strings, with their quotes, from its other letters.
+class TextScanner {
+ public:
+  bool is_text(char letter) {
+    if (!in_text_) return in_text_ = letter == '"';
+    in_text_ = escaped_ || letter != '"';
+    escaped_ = !escaped_ && letter == '\\';
+    return true;
+  }
+
+ private:
+  bool in_text_ = false, escaped_ = false;
+};
+
 inline bool is_shallow(const char* text, size_t size) {
+  TextScanner scanner;
   int depth = 0;
-  bool in_text = false, escaped = false;
   for (size_t i = 0; i < size; ++i) {
-    const char letter = text[i];
-    if (in_text) {
-      in_text = escaped || letter != '"';
-      escaped = !escaped && letter == '\\';
-    } else if (letter == '[' || letter == '{') {
-      if (++depth > kDeepest) return false;
-    } else if (letter == ']' || letter == '}') {
-      --depth;
-    } else {
-      in_text = letter == '"';
-    }
+    if (scanner.is_text(text[i])) continue;
+    if ((text[i] == '[' || text[i] == '{') && ++depth > kDeepest) return false;
+    if (text[i] == ']' || text[i] == '}') --depth;
   }
   return true;
 }

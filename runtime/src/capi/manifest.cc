@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "capi/dtypes.h"
 #include "capi/failure.h"
 #include "capi/json.h"
 #include "capi/sha256.h"
@@ -25,9 +26,6 @@ constexpr struct {
 } kRuns[] = {
 #include "runs.inc"
 };
-constexpr const char* kDtypes[] = {"bool",     "int8",    "int16",  "int32",  "int64",
-                                   "uint8",    "uint16",  "uint32", "uint64", "float16",
-                                   "bfloat16", "float32", "float64"};
 
 void expect(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
@@ -65,7 +63,7 @@ std::vector<ArraySpec> specs_of(const json::Object& entry, const char* kind,
                     : checked_name(json::text(fields, "name"), "name");
     spec.shape = shape_of(json::get<json::Array>(fields, "shape"), dims);
     const std::string dtype = json::text(fields, "dtype");
-    const auto known = dtype_named(dtype);
+    const auto known = find_dtype(&Dtype::name, dtype);
     if (!known) throw std::invalid_argument("dtype " + quote(dtype));
     spec.dtype = *known;
     if (const auto range = json::find(fields, "range")) {
@@ -161,20 +159,15 @@ Function function_of(const json::Object& entry) {
 std::string digest_of(const Bytes& data) {
   std::string line;
   line.reserve(data.size());
-  bool in_text = false, escaped = false;
+  json::TextScanner scanner;
   for (size_t i = 0; i < data.size(); ++i) {
     const char letter = data[i];
-    if (in_text) {
-      in_text = escaped || letter != '"';
-      escaped = !escaped && letter == '\\';
-    } else if (letter == '\n') {
-      if (!line.empty() && line.back() == ',') line += ' ';
-      while (i + 1 < data.size() && data[i + 1] == ' ') ++i;
+    if (scanner.is_text(letter) || letter != '\n') {
+      line += letter;
       continue;
-    } else {
-      in_text = letter == '"';
     }
-    line += letter;
+    if (!line.empty() && line.back() == ',') line += ' ';
+    while (i + 1 < data.size() && data[i + 1] == ' ') ++i;
   }
   const size_t at = line.rfind(", \"digest\": \"");
   return at == std::string::npos ? "" : sha256((line.substr(0, at) + "}").data(), at + 1);
@@ -242,24 +235,15 @@ Bytes checked_file(const Folder& folder, const std::string& name, const json::Ob
 
 }  // namespace
 
-std::optional<needle_dtype> dtype_named(const std::string& name) {
-  const auto* found = std::find(std::begin(kDtypes), std::end(kDtypes), name);
-  if (found == std::end(kDtypes)) return std::nullopt;
-  return static_cast<needle_dtype>(found - kDtypes);
-}
-
 std::string describe(needle_dtype dtype, const std::vector<int64_t>& shape) {
-  std::string text = std::string(needle_dtype_name(dtype)) + "(";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + ")";
+  return std::string(needle_dtype_name(dtype)) + "(" + joined(shape) + ")";
 }
 
 std::string describe(const ArraySpec& spec) {
-  std::string text = std::string(needle_dtype_name(spec.dtype)) + "(";
-  for (size_t i = 0; i < spec.shape.size(); ++i)
-    text += (i == 0 ? "" : ", ") +
-            (spec.shape[i].is_open() ? spec.shape[i].text() : std::to_string(spec.described[i]));
-  return text + ")";
+  std::vector<std::string> extents;
+  for (const Extent& each : spec.shape)
+    extents.push_back(each.is_open() ? each.text() : std::to_string(each.at({})));
+  return std::string(needle_dtype_name(spec.dtype)) + "(" + joined(extents) + ")";
 }
 
 Manifest read_manifest(const Folder& folder, const char* public_key, Bytes* library,

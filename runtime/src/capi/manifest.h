@@ -48,9 +48,6 @@ struct Manifest {
 Manifest read_manifest(const Folder& folder, const char* public_key, Bytes* library,
                        std::optional<Bytes>* params);
 
-// The dtype of a name such as "float32".
-std::optional<needle_dtype> dtype_named(const std::string& name);
-
 // A description for errors: float32(4, 16).
 std::string describe(needle_dtype dtype, const std::vector<int64_t>& shape);
 std::string describe(const ArraySpec& spec);

@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "capi/dtypes.h"
 #include "capi/failure.h"
 #include "capi/json.h"
 
@@ -13,8 +14,6 @@ namespace needle::capi {
 namespace {
 
 constexpr size_t kHead = 8, kLargestHeader = 100 << 20;  // bytes; the second is the format's own
-constexpr const char* kNames[] = {"BOOL", "I8",  "I16", "I32",  "I64", "U8", "U16",
-                                  "U32",  "U64", "F16", "BF16", "F32", "F64"};
 
 std::string escaped(const std::string& name) {
   static const char digits[] = "0123456789abcdef";
@@ -61,9 +60,9 @@ std::vector<NamedArray> read_safetensors(const Bytes& bytes) {
     try {
       const auto fields = json::as<json::Object>(entry, "array");
       const std::string dtype = json::text(fields, "dtype");
-      const auto* known = std::find(std::begin(kNames), std::end(kNames), dtype);
-      if (known == std::end(kNames)) throw std::invalid_argument("dtype");
-      NamedArray array{name, static_cast<needle_dtype>(known - kNames), {}, nullptr, 0};
+      const auto known = find_dtype(&Dtype::safetensors, dtype);
+      if (!known) throw std::invalid_argument("dtype");
+      NamedArray array{name, *known, {}, nullptr, 0};
       for (const auto& extent : json::get<json::Array>(fields, "shape"))
         array.shape.push_back(json::as<int64_t>(extent, "shape"));
       const auto offsets = json::get<json::Array>(fields, "data_offsets");
@@ -95,12 +94,10 @@ Bytes write_safetensors(const std::vector<NamedArray>& arrays) {
   std::string header = "{";
   size_t at = 0;
   for (const NamedArray& array : arrays) {
-    std::string shape;
-    for (const int64_t extent : array.shape)
-      shape += (shape.empty() ? "" : ",") + std::to_string(extent);
     header += (at == 0 && header.size() == 1 ? "" : ",") + escaped(array.name) + ":{\"dtype\":\"" +
-              kNames[array.dtype] + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
-              std::to_string(at) + "," + std::to_string(at + array.bytes) + "]}";
+              kDtypes[array.dtype].safetensors + "\",\"shape\":[" + joined(array.shape, ",") +
+              "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + array.bytes) +
+              "]}";
     at += array.bytes;
   }
   header += "}";

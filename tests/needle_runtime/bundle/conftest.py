@@ -2,17 +2,16 @@
 
 import shutil
 import subprocess
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
-import needle as ndl
 import needle_runtime
-import needle_tvm
-from needle import nn
 from tests import ROOT
+from tests.needle_runtime.capi import models
 
-BATCH, EPOCHS = 32, 6
+EPOCHS = 6
 EXAMPLES = ROOT / "runtime" / "examples"
 
 
@@ -22,50 +21,29 @@ def digits(tmp_path_factory):
     processor, the images and labels as files in `data`, and `right`: of `count` test images, those
     that Python classifies, as exported and after EPOCHS of the step."""
     folder = tmp_path_factory.mktemp("digits")
-    train, test = ndl.data.DigitsDataset(train=True), ndl.data.DigitsDataset(train=False)
     data = folder / "data"
     data.mkdir()
-    for name, each in (("train", train), ("test", test)):
-        each.x.reshape(-1, 64).astype("float32").tofile(data / f"{name}_images.f32")
-        each.y.astype("int32").tofile(data / f"{name}_labels.i32")
-    x, y = train.x.reshape(-1, 64).astype("float32"), train.y.astype("int32")
-    x_test = test.x.reshape(-1, 64).astype("float32")
-
-    ndl.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    optimizer = ndl.optim.AdamW(model.parameters(), lr=4e-3)
-
-    @needle_tvm.jit
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    for at in range(0, 20 * BATCH, BATCH):
-        step(x[at : at + BATCH], y[at : at + BATCH])
-    model.eval()
+    train, test = models.write_images(data)
+    model, step = models.digits_step()
+    for x, y in islice(models.batches(train), 20):
+        step(x, y)
 
     def export(target, name):
-        dims = {0: {0: ndl.Dim("n", max=512)}}
-        example = ndl.Tensor(x_test[:2])
         chosen = {} if target is None else {"target": target}
-        needle_tvm.compile(model, example, dims=dims, **chosen).export(folder / f"{name}-model")
+        models.export_reader(model, folder / f"{name}-model", **chosen)
         model.train()
         step.export(folder / f"{name}-step", target=target)
-        model.eval()
 
     export(None, "here")
     program = needle_runtime.load(folder / "here-step")
     reader = needle_runtime.load(folder / "here-model")
-    right = [int((reader(x_test).argmax(1) == test.y).sum())]
+    right = [int((reader(test.x).argmax(1) == test.y).sum())]
     for _ in range(EPOCHS):
-        for at in range(0, len(x) - BATCH + 1, BATCH):
-            program(x[at : at + BATCH], y[at : at + BATCH])
+        for x, y in models.batches(train):
+            program(x, y)
     names = [each["name"] for each in reader.params]
     reader.set_params({name: program.state()[f"model.{name}"] for name in names})
-    right.append(int((reader(x_test).argmax(1) == test.y).sum()))
+    right.append(int((reader(test.x).argmax(1) == test.y).sum()))
     assert right[0] < right[1] > 0.9 * len(test.y)
     return SimpleNamespace(folder=folder, data=data, export=export, right=right, count=len(test.y))
 

@@ -58,14 +58,18 @@ def write_small(folder):
         needle_tvm.compile(lambda x: x + x, x, stage="fused").export(folder / f"dtype-{dtype}")
 
 
-def write_digits(folder):
-    """Write a step that trains a classifier of digits, the classifier after EPOCHS epochs, and the
-    images as files of numbers."""
-    ndl.manual_seed(0)
-    train, test = ndl.data.DigitsDataset(train=True), ndl.data.DigitsDataset(train=False)
-    for name, data in (("train", train), ("test", test)):
+def write_images(folder):
+    """Write the images and labels of the digits as files of numbers; return both data sets."""
+    sets = ndl.data.DigitsDataset(train=True), ndl.data.DigitsDataset(train=False)
+    for name, data in zip(("train", "test"), sets, strict=True):
         data.x.astype("<f4").tofile(folder / f"{name}_images.f32")
         data.y.astype("<i4").tofile(folder / f"{name}_labels.i32")
+    return sets
+
+
+def digits_step():
+    """A classifier of the digits, and a compiled step that trains it."""
+    ndl.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(HIDDEN, 10))
     optimizer = ndl.optim.AdamW(model.parameters(), lr=3e-3)
 
@@ -77,13 +81,32 @@ def write_digits(folder):
         optimizer.step()
         return loss
 
-    step(train.x[:BATCH], train.y[:BATCH])
+    return model, step
+
+
+def batches(data):
+    """The whole batches of a data set, in order."""
+    for at in range(0, len(data.y) - BATCH + 1, BATCH):
+        yield data.x[at : at + BATCH], data.y[at : at + BATCH]
+
+
+def export_reader(model, path, **options):
+    """Export the classifier, for up to 512 images at a time."""
+    x, rows = ndl.Tensor(np.zeros((2, 64), np.float32)), {0: {0: ndl.Dim("n", max=512)}}
+    needle_tvm.compile(model.eval(), x, dims=rows, **options).export(path)
+
+
+def write_digits(folder):
+    """Write a step that trains a classifier of digits, the classifier after EPOCHS epochs, and the
+    images as files of numbers."""
+    train, _ = write_images(folder)
+    model, step = digits_step()
+    step(*next(batches(train)))
     step.export(folder / "step")
     for _ in range(EPOCHS):
-        for at in range(0, len(train.y) - BATCH + 1, BATCH):
-            step(train.x[at : at + BATCH], train.y[at : at + BATCH])
-    rows = {"x": {0: ndl.Dim("n", max=512)}}
-    needle_tvm.compile(model.eval(), tensor(test.x[:BATCH]), dims=rows).export(folder / "reader")
+        for x, y in batches(train):
+            step(x, y)
+    export_reader(model, folder / "reader")
 
 
 if __name__ == "__main__":
