@@ -101,7 +101,7 @@ class Workers:
                 daemon=True,
                 name=f"needle-data-{i}",
             )
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _no_interrupts():
                 # Python warns of forks in a process with threads; the module's docstring says why
                 # this fork is safe.
                 warnings.filterwarnings("ignore", "This process", DeprecationWarning)
@@ -234,21 +234,35 @@ def _close(owner: int, workers: list[_Worker]) -> None:
         for block in worker.blocks:
             if block is not None:
                 block.close()
-        for task in range(worker.received, worker.sent):
-            _unlink(f"{worker.names}-{task}")
+        # Ctrl-C may have interrupted the parent while it mapped the block of the last answer.
+        for task in range(max(0, worker.received - 1), worker.sent):
+            _unlink(f"/{worker.names}-{task}")
 
 
 def _unlink(name: str) -> None:
-    """Remove a block of shared memory, if there is one of this name."""
+    """Remove a block of shared memory, if there is one of this name, and its entry in the resource
+    tracker.
+
+    SharedMemory would need a block that has a size and an entry. Here the worker may have been
+    killed, or the parent interrupted, at any point of making or removing the block. The tracker
+    keeps a set, so registering the name once more is harmless, while removing an absent name is an
+    error.
+    """
+    resource_tracker.register(name, "shared_memory")
+    with contextlib.suppress(FileNotFoundError):
+        _posixshmem.shm_unlink(name)
+    resource_tracker.unregister(name, "shared_memory")
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C in this thread and in processes that it starts, which inherit the mask:
+    a worker cannot ignore the signal before it runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        block = shared_memory.SharedMemory(name)
-    except FileNotFoundError:
-        return
-    except ValueError:  # its worker was killed before it gave the block a size
-        _posixshmem.shm_unlink(f"/{name}")
-        return
-    block.unlink()
-    block.close()
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _starts(sizes: list[int]) -> list[int]:
@@ -269,6 +283,7 @@ def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead
     """Answer tasks until the parent closes the pipe or dies."""
     global _info
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _info = about
     blocks: list[shared_memory.SharedMemory | None] = [None] * ahead

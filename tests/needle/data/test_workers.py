@@ -406,4 +406,68 @@ def test_nothing_outlives_the_parent(end):
     while not all(map(is_gone, below)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert all(map(is_gone, below))
-    assert not [n for n in os.listdir(SHARED) if n.startswith(f"needle-{parent.pid}-")]
+    assert not left_by(parent.pid)
+
+
+INTERRUPTED = """
+import itertools, os, sys
+import numpy as np
+from needle import data
+
+class Rows(data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return np.ones(1000, np.float32)
+
+# Nothing that runs in a finaliser, whose exceptions Python prints and ignores.
+NAMES = "receive", "_unpacked", "__init__", "unlink"
+FILES = "workers.py", "shared_memory.py"
+
+def interrupt_at(line):
+    # Raise KeyboardInterrupt at a line of _Worker.receive, or of what it calls.
+    def call(frame, event, arg):
+        code = frame.f_code
+        if inside or code.co_name == "receive":
+            is_part = code.co_name in NAMES and os.path.basename(code.co_filename) in FILES
+            return step if is_part else None
+    def step(frame, event, arg):
+        nonlocal seen
+        if event == "line":
+            inside.add(frame)
+            seen += 1
+            if seen > line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        elif event == "return":
+            inside.discard(frame)
+        return step
+    seen, inside = 0, set()
+    sys.settrace(call)
+
+for line in itertools.count():
+    loader = data.DataLoader(Rows(), 2, num_workers=1, multiprocessing_context="fork")
+    try:
+        interrupt_at(line)
+        count = len(list(loader))
+    except KeyboardInterrupt:
+        continue
+    finally:
+        sys.settrace(None)
+    break
+print(line, count)
+"""
+
+
+def test_no_block_is_left_wherever_ctrl_c_comes():
+    """KeyboardInterrupt is raised at each line that takes a batch out of shared memory in turn. The
+    resource tracker would report a block or an entry that is left over."""
+    done = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = done.communicate(timeout=300)
+    assert (err, done.returncode) == ("", 0)
+    lines, batches = map(int, out.split())
+    assert lines > 50 and batches == 4
+    assert not left_by(done.pid)
