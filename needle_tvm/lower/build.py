@@ -15,7 +15,8 @@ from needle_runtime.artifact.layout import LIBRARY, SCRIPT
 from needle_runtime.errors import ArtifactError, TargetError
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.turns import compiling, in_turn
-from needle_runtime.target import cublas, host
+from needle_runtime.target import host
+from needle_runtime.target.kind import CUBLAS
 from needle_tvm._tvm import versions
 from needle_tvm._tvm.names import (
     IRModule,
@@ -130,7 +131,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
                 objects.append(temporary / f"code{number}.o")
                 objects[-1].write_bytes(code)
             if library_products.is_used(module):
-                libraries.append(temporary / f"{cublas.LIBRARY}.o")
+                libraries.append(temporary / f"{CUBLAS}.o")
                 libraries[0].write_bytes(compiled_function(library_products.SOURCE))
             linked = temporary / LIBRARY
             export_library(

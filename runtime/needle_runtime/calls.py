@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from needle_runtime._tvm.ffi import load_ffi, native
+from needle_runtime._tvm.ffi import native
+from needle_runtime.artifact.bfloat16 import dlpack_type
 from needle_runtime.artifact.sizes import Dim, Extent
 from needle_runtime.artifact.trees import LEAF, flatten
 from needle_runtime.executor import Executor
@@ -159,21 +160,18 @@ class Calls:
             return _no_caller
         over = {output for output, _ in self._main.in_place} if in_place else ()
         results = [spec for number, spec in enumerate(executor.results) if number not in over]
-        ffi = load_ffi()
         specs = [*executor.inputs[:own], *(executor.results if into else ())]
         sizes = _sizes(specs, self._main.dims)
         if sizes is None:
             return _no_caller
-        dtypes = [ffi.dtype(str(spec.dtype)) for spec in specs]
         shapes = [tuple(n if isinstance(n, int) else 1 for n in spec.shape) for spec in specs]
         return native().Caller(
             function,
             tuple(
-                (shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
-                for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True)
+                (shape, spec.dtype, *dlpack_type(spec.dtype), spec.range, spec.alignment)
+                for spec, shape in zip(specs, shapes, strict=True)
             ),
             tuple(spec.dtype for spec in results),
-            _raise,
             self._result,
             self._main.bare_output and not in_place,
             in_place or not self._single,
@@ -208,8 +206,3 @@ def _sizes(specs: Sequence[Input], dims: Sequence[Dim]) -> dict[str, Any] | None
 
 def _no_caller(*_: Any) -> Any:
     return NotImplemented
-
-
-def _raise(kind: str, message: str) -> None:
-    """Raise the exception for an error of TVM."""
-    raise load_ffi().core.ERROR_NAME_TO_TYPE.get(kind, RuntimeError)(message)

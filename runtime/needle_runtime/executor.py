@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from needle_runtime.errors import ArtifactError, CaptureError, ParameterError
 from needle_runtime.inputs import Input, Inputs
 from needle_runtime.process.forks import loading
 from needle_runtime.process.threads import available_cores, configure_tvm_threads
-from needle_runtime.replay import Replay
+
+if TYPE_CHECKING:
+    from needle_runtime.replay import Replay
 
 
 class Executor:
@@ -52,12 +54,10 @@ class Executor:
         # A kernel may run on fewer threads than it was scheduled for.
         self.threads = min(artifact.target.get("num-cores", cores), cores)
         configure_tvm_threads(self.threads)  # for code that does not use needle's threads
-        dtypes = {spec.dtype for spec in self.results}
-        pooled = not self.main.dims
-        self.memory = memory.of(artifact.target, dtypes, device, pooled)
+        self.memory = memory.of(artifact.target, device, pooled=not self.main.dims)
         self._inputs = Inputs(self.inputs, self.memory, self.main.sizes)
         # A GPU may still run kernels of calls that have returned when the code is dropped.
-        library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
+        library = load_library(artifact.read(LIBRARY), for_gpu=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
         # The current weights in the code's form; None if there are none yet.
@@ -136,7 +136,7 @@ class Executor:
         return self._inputs.convert(values)
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Run `main` on the result of `convert`; return new tvm_ffi tensors. Time this call."""
+        """Run `main` on the result of `convert`; return new tensors. Time this call."""
         if self._graph is not None:
             replay = self._replay()
             try:
@@ -201,10 +201,11 @@ class Executor:
 
     def _replay(self) -> Replay:
         """Return this thread's CUDA graph, with the current weights."""
+        from needle_runtime.replay import Replay  # only code for a GPU has a graph
+
         weights = self.weights
         replay: Replay | None = getattr(self._local, "replay", None)
         if replay is None or replay.params is not weights:
-            # Only code for a GPU has a graph.
             assert self._graph is not None and isinstance(self.memory, memory.CudaMemory)
             self._local.replay = None  # frees the old one's memory for the new one
             inputs = [(shape_at(spec.shape, {}), spec.dtype) for spec in self._inputs.specs]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from needle_runtime._tvm.ffi import load_cuda_runtime, load_ffi
+from needle_runtime._tvm.ffi import load_cuda_runtime, native
 from needle_runtime.artifact import bfloat16
 from needle_runtime.target.features import WIDEST
 from needle_runtime.target.kind import is_gpu
@@ -37,30 +37,27 @@ _MADV_COLLAPSE = 25  # since Linux 6.1
 class HostMemory:
     """The host's memory, where NumPy's arrays are; arrays are copied only if necessary.
 
-    `results` are the dtypes of the tensors that `to_numpy` will be given; `pooled` says whether
-    freed memory is kept for the next call.
+    `pooled` says whether freed memory is kept for the next call.
     """
 
-    def __init__(self, results: Collection[np.dtype[Any]], pooled: bool = True) -> None:
-        self._ffi = load_ffi()
-        # Asking a tensor whether it is bfloat16 would take longer than the conversion itself.
-        halves = any(map(bfloat16.is_bfloat16, results))
-        self._array = bfloat16.to_array if halves else np.from_dlpack
+    def __init__(self, pooled: bool = True) -> None:
+        self._native = native()
         self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR if pooled else _NAIVE_ALLOCATOR)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
-        """Return a tvm_ffi tensor with a copy of the array."""
-        return bfloat16.to_tensor(self._ffi, aligned_copy(array))
+        """Return a tensor with a copy of the array."""
+        return self._tensor(aligned_copy(array))
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
-        """Return a tvm_ffi tensor over the array's own memory, or a copy if the code cannot read
-        that memory; the memory must begin at a multiple of `alignment` bytes."""
+        """Return a tensor over the array's own memory, or over a copy if the code cannot read that
+        memory; the memory must begin at a multiple of `alignment` bytes."""
         flags = array.flags
-        if flags.c_contiguous and flags.writeable and array.size:
-            tensor = bfloat16.to_tensor(self._ffi, array)
-            if tensor.data_ptr() % alignment == 0:
-                return tensor
-        return self.copied(array)
+        fits = flags.c_contiguous and flags.writeable and array.size
+        fits = fits and _address(array) % alignment == 0
+        return self._tensor(array) if fits else self.copied(array)
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
+        return self._native.tensor(array, array.shape, *bfloat16.dlpack_type(array.dtype))
 
     def use_large_pages(self, tensors: Iterable[Any]) -> None:
         """Put the tensors' memory into large pages as far as the system can.
@@ -73,8 +70,8 @@ class HostMemory:
             return
         collapse = ctypes.CDLL(None).madvise
         collapse.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for tensor in tensors:
-            start, size = tensor.data_ptr(), tensor.numel() * tensor.dtype.itemsize
+        for array in map(self.to_numpy, tensors):
+            start, size = _address(array), array.nbytes
             begin = -(-start // _LARGE_PAGE) * _LARGE_PAGE
             end = (start + size) // _LARGE_PAGE * _LARGE_PAGE
             if begin < end:
@@ -83,7 +80,8 @@ class HostMemory:
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
         """Return the tensor's elements, over the same memory."""
-        return self._array(tensor)
+        array: np.ndarray[Any, Any] = tensor.array(bfloat16.dtype_named(tensor.dtype))
+        return array
 
     def synchronize(self) -> None:
         """Do nothing: a call returns once its results are computed."""
@@ -160,29 +158,28 @@ class CudaMemory:
 Memory = HostMemory | CudaMemory
 
 
-def of(
-    target: Mapping[str, Any],
-    results: Collection[np.dtype[Any]],
-    device: int = 0,
-    pooled: bool = True,
-) -> Memory:
+def of(target: Mapping[str, Any], device: int = 0, pooled: bool = True) -> Memory:
     """Return the memory that code for a manifest's target works on.
 
-    `results` are the dtypes of the outputs; `device` is the index of the GPU that the code runs on.
-    Without `pooled`, the host's memory is freed as soon as a call no longer needs it.
+    `device` is the index of the GPU that the code runs on. Without `pooled`, the host's memory is
+    freed as soon as a call no longer needs it.
     """
-    return CudaMemory(device) if is_gpu(target) else HostMemory(results, pooled)
+    return CudaMemory(device) if is_gpu(target) else HostMemory(pooled)
 
 
 def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a C-contiguous copy of `array` whose memory starts at a multiple of ALIGNMENT."""
     memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
     # A slice would not do: NumPy does not move the pointer of an empty slice.
-    copy = np.ndarray(array.shape, array.dtype, memory, start)
+    copy = np.ndarray(array.shape, array.dtype, memory, -_address(memory) % ALIGNMENT)
     copy[...] = array
     if not copy.size:
         # TVM calls an empty array contiguous only if all strides are those of a row-major array.
         strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
         return np.lib.stride_tricks.as_strided(copy, strides=strides)
     return copy
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    address: int = array.__array_interface__["data"][0]  # quicker than array.ctypes
+    return address

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from needle_runtime._tvm.ffi import load_ffi
 from needle_runtime.errors import UsageError
 from needle_runtime.executor import Executor
 from needle_runtime.program import Program
@@ -160,7 +161,7 @@ def profile(
     # On a separate machine: the one of this thread stays without an instrument.
     watch = _Watch()
     machine = executor.new_machine()
-    machine["set_instrument"](watch)
+    machine["set_instrument"](load_ffi().convert(watch))
     for run in range(-1, runs):
         watch.begin()
         _call_by_kernel(executor, machine, tensors)

@@ -8,7 +8,6 @@ import pytest
 
 from needle import backend_ndarray as nd
 from needle_runtime._tvm.ffi import load_ffi, native
-from needle_runtime.calls import _raise
 from needle_runtime.errors import InputError
 from tests.needle_runtime.ways import arrays_in, compiled, drawn, like
 from tests.needle_tvm.conftest import tensor
@@ -23,7 +22,6 @@ def arguments(function, **changes):
         "function": function,
         "inputs": (INPUT,),
         "outputs": (X.dtype,) * 3,
-        "raise_error": _raise,
         "result": None,
         "bare": True,
         "tuple": False,
@@ -231,13 +229,11 @@ def test_an_owner_in_python_takes_its_memory_back_after_an_error(pair):
 
 
 def test_a_circle_through_a_caller_is_collected():
-    class Raise:
-        def __call__(self, kind, message):
-            raise RuntimeError(message)
+    class Kind(nd.NDArray):
+        __slots__ = ()
 
-    code, raising = Code(lambda x: x), Raise()
-    raising.caller = native().Caller(**arguments(code.function, raise_error=raising))
-    gone = weakref.ref(raising)
-    del raising
+    Kind.caller = native().Caller(**arguments(Code(lambda x: x).function, result=Kind))
+    gone = weakref.ref(Kind)
+    del Kind
     gc.collect()
     assert gone() is None

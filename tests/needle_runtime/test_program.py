@@ -122,19 +122,19 @@ def test_its_parts_give_what_it_gives(exported):
 
 
 def test_the_memory_of_weights_lies_in_large_pages():
-    memory = HostMemory([np.dtype(np.float32)])
+    memory = HostMemory()
     array = np.random.default_rng(0).random(1 << 22, np.float32)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     small_pages = mmap.mmap(-1, array.nbytes, flags)  # as the virtual machine's memory
     held = np.frombuffer(small_pages, np.float32)
     held[:] = array
     given = memory.shared(held, 64)
-    before = large_pages_at(given.data_ptr())
+    before = large_pages_at(held.ctypes.data)
     memory.use_large_pages([given, memory.copied(np.zeros((0, 3), np.float32))])
     np.testing.assert_array_equal(held, array)
     if before is None or not can_collapse():
         pytest.skip("this system does not put memory into large pages on request")
-    assert before == 0 and large_pages_at(given.data_ptr()) >= array.nbytes - 2 * (2 << 20)
+    assert before == 0 and large_pages_at(held.ctypes.data) >= array.nbytes - 2 * (2 << 20)
 
 
 def large_pages_at(address):

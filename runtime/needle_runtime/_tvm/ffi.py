@@ -1,4 +1,4 @@
-"""Load tvm_ffi and TVM's runtime library without the compiler and without PyTorch."""
+"""Load tvm-ffi and TVM's runtime library without the compiler and without PyTorch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import importlib
-import importlib.abc
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,21 +27,45 @@ _CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
 _load_lock = threading.Lock()  # under `loading`, during which the process does not fork
 
 
-def load_ffi() -> Any:
-    """Return the tvm_ffi module, with TVM's runtime library in the process."""
-    with loading, _load_lock:
-        with torch_left_out():
-            try:
-                import tvm_ffi
+@functools.cache
+def native() -> Any:
+    """Return the native module, with the libraries of tvm-ffi and of TVM's runtime in the process.
 
-                register_interrupts(tvm_ffi)
-            except ImportError as error:
-                raise InstallError(
-                    f"tvm_ffi cannot be imported ({error}): {versions.FFI_HINT}"
-                ) from None
-        if tvm_ffi.get_global_func(_VM_LOADER, allow_missing=True) is None:
+    The Python package of tvm-ffi is not imported: that would take longer than loading a model.
+    """
+    with loading, _load_lock:
+        folder = versions.ffi_library_folder()
+        if folder is None:
+            raise InstallError(f"tvm_ffi was not found: {versions.FFI_HINT}")
+        try:
+            # Compiled libraries find tvm-ffi's symbols among the global ones.
+            ctypes.CDLL(str(folder / "libtvm_ffi.so"), ctypes.RTLD_GLOBAL)
+            module = importlib.import_module("needle_runtime._native")
+        except (ImportError, OSError) as error:
+            raise InstallError(
+                f"tvm_ffi's library cannot be loaded ({error}): {versions.FFI_HINT}"
+            ) from None
+        if module.global_function(_VM_LOADER) is None:
             ctypes.CDLL(str(_library_folder() / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
-        return tvm_ffi
+        return module
+
+
+def load_ffi() -> Any:
+    """Return the Python package tvm_ffi, with TVM's runtime library in the process.
+
+    It is needed for GPUs, TVM's compiler and Python functions that compiled code calls.
+    """
+    native()
+    with loading, _load_lock, torch_left_out():
+        try:
+            import tvm_ffi
+
+            register_interrupts(tvm_ffi)
+        except ImportError as error:
+            raise InstallError(
+                f"tvm_ffi cannot be imported ({error}): {versions.FFI_HINT}"
+            ) from None
+    return tvm_ffi
 
 
 def _library_folder() -> Path:
@@ -82,33 +105,26 @@ def register_interrupts(tvm_ffi: Any) -> None:
         tvm_ffi.error.register_error(kind.__name__, kind)
 
 
-def load_library(code: bytes, *, stays: bool = False) -> Any:
+def load_library(code: bytes, *, for_gpu: bool = False) -> Any:
     """Load a compiled library's module from a private copy of its bytes.
 
     The bytes are copied, since a file that is overwritten changes under the process that runs it.
     The module and each of its functions keep the library in the process; when the last of them is
-    gone, the library is unloaded, unless it `stays`. Raises ArtifactError if this machine does not
-    allow loading code.
+    gone, the library is unloaded. A library `for_gpu` stays, and is a module of tvm_ffi's package.
+    Raises ArtifactError if this machine does not allow loading code.
     """
-    ffi = load_ffi()
-    open_library = ffi.get_global_func(_LIBRARY_LOADER)
+    ffi = load_ffi() if for_gpu else None
+    open_library = (ffi.get_global_func if ffi else native().global_function)(_LIBRARY_LOADER)
 
     def load(name: str) -> Any:
         module = open_library(name, "so")
-        if stays:
+        if ffi:
             ffi._ffi_api.ModuleGlobalsAdd(module)
         native().adopt(name)
         return module
 
     with loading:
         return with_copy(code, load)
-
-
-@functools.cache
-def native() -> Any:
-    """Return the native module, after loading the library of tvm_ffi that it is linked to."""
-    load_ffi()
-    return importlib.import_module("needle_runtime._native")
 
 
 def load_cuda_runtime() -> Any:
@@ -145,7 +161,7 @@ def torch_left_out() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _WithoutTorch(importlib.abc.MetaPathFinder):
+class _WithoutTorch:  # a finder of sys.meta_path
     """Hides PyTorch from imports of one thread; other threads may import it meanwhile."""
 
     def __init__(self, thread: int) -> None:

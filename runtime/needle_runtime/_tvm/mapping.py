@@ -8,8 +8,6 @@ killed. Files are for systems without files in memory or without /proc.
 from __future__ import annotations
 
 import os
-import secrets
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -50,6 +48,8 @@ _Copy = Callable[[bytes], AbstractContextManager[str]]
 def _places() -> Iterator[tuple[_Copy, str]]:
     """Yield the places for a copy, best first, and their names for an error."""
     yield _in_memory, "memory"
+    import tempfile  # rarely needed, and slow to import
+
     folders = []
     with suppress(OSError):  # there is no writable one
         folders.append(tempfile.gettempdir())
@@ -66,7 +66,8 @@ def _in_memory(code: bytes) -> Iterator[str]:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(code)
         # Descriptor numbers are reused, but names must not be. Each part of `unique` means /.
-        unique = "".join("/./" if bit == "1" else "//" for bit in f"{secrets.randbits(64):064b}")
+        number = int.from_bytes(os.urandom(8), "big")
+        unique = "".join("/./" if bit == "1" else "//" for bit in f"{number:064b}")
         name = f"/proc/self{unique}fd/{descriptor}"
         if not os.path.exists(name):
             raise OSError("/proc is missing")
@@ -78,6 +79,8 @@ def _in_memory(code: bytes) -> Iterator[str]:
 def _in_folder(folder: str) -> _Copy:
     @contextmanager
     def copy(code: bytes) -> Iterator[str]:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="needle-load-", dir=folder) as private:
             path = Path(private) / f"{Path(private).name}.so"
             path.write_bytes(code)

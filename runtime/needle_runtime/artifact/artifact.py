@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from needle_runtime._tvm import versions
-from needle_runtime.artifact import files, golden, replacing
+from needle_runtime.artifact import files, replacing
 from needle_runtime.artifact.function import Function, parse
 from needle_runtime.artifact.layout import GOLDEN, LIBRARY, MANIFEST, SIGNATURE
 from needle_runtime.artifact.manifest import (
@@ -31,9 +31,15 @@ from needle_runtime.artifact.manifest import (
 from needle_runtime.artifact.summary import summary
 from needle_runtime.errors import ArtifactError, TargetError
 from needle_runtime.process.paths import StrPath, as_path
-from needle_runtime.target import cublas, gpu, host
-from needle_runtime.target.kind import is_gpu
+from needle_runtime.target import host
+from needle_runtime.target.kind import CUBLAS, is_gpu
 from needle_runtime.target.precision import FLOAT32
+
+if TYPE_CHECKING:
+    from needle_runtime.artifact import golden
+
+# Modules that not every artifact needs are imported where they are used: a third of the time until
+# a small model's first answer is imports.
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +133,8 @@ class Artifact:
 
         Raises ArtifactError as `read_arrays` does, and if the example does not fit the signature.
         """
+        from needle_runtime.artifact import golden
+
         arrays, facts = self.read_arrays(GOLDEN), self.manifest.get("golden")
         if arrays is None or facts is None:
             return None
@@ -149,9 +157,11 @@ class Artifact:
         TVM's version is checked separately, by `check_versions`.
         """
         if self.for_gpu:
+            from needle_runtime.target import cublas, gpu
+
             found = gpu.gpus()
             if any(gpu.runs(self.target["arch"], each) for each in found):
-                needs_cublas = cublas.LIBRARY in self.manifest.get("libraries", ())
+                needs_cublas = CUBLAS in self.manifest.get("libraries", ())
                 lacks = needs_cublas and cublas.find() is None
                 return f"{self.path}: {cublas.MISSING}" if lacks else None
             here = ", ".join(f"{each.name} ({each.arch})" for each in found)

@@ -16,6 +16,7 @@ from needle_runtime.errors import InstallError
 
 NAME = "bfloat16"
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
+_CODES = {"i": 0, "u": _UINT, "f": 2, "V": _BFLOAT, "c": 5, "b": 6}  # by NumPy's kind
 # The offset of the type's code, by the capsule's name. In a tensor, the code follows data (8
 # bytes), device (8) and ndim (4); in the newer structure, version, context, deleter and flags (8
 # bytes each) come first.
@@ -50,6 +51,11 @@ def dtype_named(name: str) -> np.dtype[Any]:
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """Return whether `dtype` is ml_dtypes' bfloat16."""
     return dtype.kind == "V" and dtype.name == NAME  # asking for a name is slow
+
+
+def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return DLPack's type code and number of bits of a dtype."""
+    return _CODES[dtype.kind], 8 * dtype.itemsize
 
 
 class _Relabelled:

@@ -15,8 +15,7 @@ from needle_runtime.artifact.function import expect
 from needle_runtime.artifact.layout import MANIFEST, SIGNATURE
 from needle_runtime.errors import ArtifactError, SignatureError
 from needle_runtime.process.paths import StrPath, as_path
-from needle_runtime.target import cublas, gpu
-from needle_runtime.target.kind import is_gpu
+from needle_runtime.target.kind import ARCHITECTURE, CUBLAS, is_gpu
 from needle_runtime.target.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
@@ -146,8 +145,8 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     expect(all(isinstance(feature, str) for feature in features), "features")
     expect(cores is None or (isinstance(cores, int) and cores > 0), "num-cores")
     if is_gpu(manifest["target"]):
-        expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
-    expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
+        expect(bool(ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
+    expect(set(manifest.get("libraries", ())) <= {CUBLAS}, "libraries")
     expect(isinstance(manifest["versions"], dict), "versions")
     minor_version(needed_runtime(manifest))
     expect(manifest.get("precision", FLOAT32) in PRECISIONS, "precision")

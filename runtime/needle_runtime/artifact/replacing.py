@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from needle_runtime.artifact.layout import MANIFEST
 from needle_runtime.errors import ArtifactError
-from needle_runtime.process import atomic
 from needle_runtime.process.paths import StrPath, as_path
 
 _Result = TypeVar("_Result")
@@ -28,14 +27,16 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
     With `private`, only the owner may read or write the folder. Raises ArtifactError if the folder
     cannot be written; nothing half-written is left behind.
     """
+    from needle_runtime.process import atomic  # not needed by readers, whose start it would slow
+
     target = as_path(path, "path", ArtifactError)
     try:
         target = replaceable(target, MANIFEST, "an artifact")
         with atomic.writing(target, private=private) as folder:
             yield folder
+            mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
             for file in folder.iterdir():
-                # safetensors makes files that only their owner can read.
-                shutil.copymode(folder / MANIFEST, file)
+                file.chmod(mode)  # safetensors makes files that only their owner can read
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
 

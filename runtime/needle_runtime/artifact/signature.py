@@ -11,7 +11,6 @@ from typing import Any
 
 from needle_runtime.artifact.files import read_at_most, regular_size
 from needle_runtime.errors import InstallError, KeyFileError
-from needle_runtime.process import atomic
 from needle_runtime.process.paths import StrPath, as_path
 
 LENGTH = 64  # bytes of a signature
@@ -24,6 +23,8 @@ def generate(path: StrPath) -> Path:
     Returns the public key's path: `path` with ".pub" appended. Raises KeyFileError if one of the
     files exists already or cannot be written, InstallError without `cryptography`.
     """
+    from needle_runtime.process import atomic  # not needed by readers, whose start it would slow
+
     serialization, ed25519, _ = _cryptography()
     private = as_path(path, "path", KeyFileError)
     public = Path(f"{private}.pub")

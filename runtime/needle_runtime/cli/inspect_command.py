@@ -17,7 +17,8 @@ from needle_runtime.artifact.summary import tuning_summary
 from needle_runtime.cli.common import add_command, print_json, print_rows, signature_state, size
 from needle_runtime.cli.drawing.picture import check_picture, write_picture
 from needle_runtime.cli.drawing.script import of_artifact
-from needle_runtime.target import cublas, host
+from needle_runtime.target import host
+from needle_runtime.target.kind import CUBLAS
 from needle_runtime.target.precision import FLOAT32
 
 
@@ -118,7 +119,7 @@ def _here(facts: Mapping[str, Any]) -> str:
 
 
 def _by_library(products: Sequence[Mapping[str, Any]] | None) -> str:
-    count = sum(note["chosen"] == cublas.LIBRARY for note in products or ())
+    count = sum(note["chosen"] == CUBLAS for note in products or ())
     return f", {count} of {len(products)} by cuBLAS" if products else ""
 
 

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LIBRARY = "cublas"  # among a manifest's `libraries`
-
 _NAMES = ("libcublas.so.13", "libcublas.so.12")  # as in cublas_gemm.cc
 
 MISSING = (

@@ -17,7 +17,6 @@ DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NAME_BYTES = 256
 _NONE = "no CUDA device was found on this machine"
 
-ARCHITECTURE = re.compile(r"sm_[1-9]\d{1,2}a?")  # as nvcc names them
 SHARED_BYTES = 48 << 10  # shared memory that a block of any GPU has without opting in
 
 _ATTRIBUTES = {

@@ -6,10 +6,13 @@ Tables of rules, passes and limits are keyed by them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 CPU, GPU = KINDS = "llvm", "cuda"
+ARCHITECTURE = re.compile(r"sm_[1-9]\d{1,2}a?")  # of a GPU, as nvcc names them
+CUBLAS = "cublas"  # among a manifest's `libraries`
 
 
 def is_gpu(description: Mapping[str, Any]) -> bool:

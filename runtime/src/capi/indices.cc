@@ -1,20 +1,51 @@
 #include "capi/indices.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
-
-#include "capi/failure.h"
 
 namespace needle::capi {
 
 namespace {
 
+// Halves by their bits; C++17 has no such types.
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
 template <class T>
+T widened(T x) {
+  return x;
+}
+
+float widened(Half x) {
+  const int exponent = x.bits >> 10 & 0x1f, fraction = x.bits & 0x3ff;
+  const float size =
+      exponent == 0x1f ? (fraction != 0 ? std::nanf("") : HUGE_VALF)
+                       : std::ldexp(static_cast<float>(exponent > 0 ? fraction + 0x400 : fraction),
+                                    std::max(exponent, 1) - 25);
+  return x.bits >> 15 != 0 ? -size : size;
+}
+
+float widened(Bfloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+template <class Element>
 bool within(const void* data, size_t bytes, int64_t low, int64_t high, std::string* wrong) {
-  for (size_t i = 0; i < bytes / sizeof(T); ++i) {
-    T x;  // the caller's memory may have any address
-    std::memcpy(&x, static_cast<const char*>(data) + i * sizeof(T), sizeof(T));
+  for (size_t i = 0; i < bytes / sizeof(Element); ++i) {
+    Element element;  // the caller's memory may have any address
+    std::memcpy(&element, static_cast<const char*>(data) + i * sizeof element, sizeof element);
+    const auto x = widened(element);
+    using T = std::remove_const_t<decltype(x)>;
     if constexpr (std::is_floating_point_v<T>) {
       // Floats are truncated towards zero when they become indices; a NaN is not an index.
       if (x > static_cast<T>(low - 1) && x < static_cast<T>(high + 1)) continue;
@@ -33,9 +64,9 @@ bool within(const void* data, size_t bytes, int64_t low, int64_t high, std::stri
 
 // By the numbers of needle_dtype; bools are bytes.
 constexpr decltype(&within<int8_t>) kChecks[] = {
-    within<uint8_t>, within<int8_t>,   within<int16_t>,  within<int32_t>,  within<int64_t>,
-    within<uint8_t>, within<uint16_t>, within<uint32_t>, within<uint64_t>, nullptr,
-    nullptr,         within<float>,    within<double>,
+    within<uint8_t>,  within<int8_t>,   within<int16_t>,  within<int32_t>,  within<int64_t>,
+    within<uint8_t>,  within<uint16_t>, within<uint32_t>, within<uint64_t>, within<Half>,
+    within<Bfloat16>, within<float>,    within<double>,
 };
 static_assert(std::size(kChecks) == NEEDLE_FLOAT64 + 1);
 
@@ -43,9 +74,6 @@ static_assert(std::size(kChecks) == NEEDLE_FLOAT64 + 1);
 
 bool indices_within(needle_dtype dtype, const void* data, size_t bytes, int64_t low, int64_t high,
                     std::string* wrong) {
-  if (kChecks[dtype] == nullptr)
-    throw Failure(NEEDLE_ERROR_INPUT, std::string("indices of dtype ") + needle_dtype_name(dtype) +
-                                          " are not supported by the C runtime");
   return kChecks[dtype](data, bytes, low, high, wrong);
 }
 

@@ -21,6 +21,7 @@
 
 #include "ffi/objects.h"
 #include "python/gil.h"
+#include "python/objects.h"
 #include "threads/adopt.h"
 #include "threads/thread_pool.h"
 
@@ -36,7 +37,8 @@ constexpr int64_t kKept = 1 << 22;
 // At least this many indices are checked by several threads; one thread would take 10 us or more.
 constexpr int64_t kShared = 1 << 15;
 
-// Returns the C handle of an object of tvm_ffi's Python package; null with an exception set.
+// Returns the C handle of an Object, or of an object of tvm_ffi's Python package; null with an
+// exception set.
 void* handle_of(PyObject* object) {
   PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
   if (number == nullptr) return nullptr;
@@ -90,9 +92,8 @@ struct Held {
 
 struct Caller {
   PyObject_HEAD vectorcallfunc call;
-  PyObject* function;  // tvm_ffi's object, which keeps the code
-  PyObject* weights;   // a tuple of tvm_ffi tensors
-  PyObject* raise;     // called with the kind and the message of the code's error
+  PyObject* function;  // an object with a C handle, which keeps the code
+  PyObject* weights;   // a tuple of tensors with C handles
   PyObject* result;    // the class of results, None for NumPy's arrays
   void* handle;
   const DLPackExchangeAPI* result_api;
@@ -327,12 +328,8 @@ PyObject* array_of(const Caller* self, Handle result, size_t number) {
   return array;
 }
 
-PyObject* text(const TVMFFIByteArray& bytes) {
-  return PyUnicode_DecodeUTF8(bytes.data, static_cast<Py_ssize_t>(bytes.size), "replace");
-}
-
 // Sets the exception for an error of the code.
-void raise_error(const Caller* self) {
+void raise_error() {
   if (PyErr_Occurred()) return;
   TVMFFIObjectHandle raised = nullptr;
   TVMFFIErrorMoveFromRaised(&raised);
@@ -342,17 +339,12 @@ void raise_error(const Caller* self) {
   }
   const Handle error(raised);
   const TVMFFIErrorCell* cell = TVMFFIErrorGetCellPtr(raised);
-  PyObject* kind = text(cell->kind);
-  PyObject* message = kind == nullptr ? nullptr : text(cell->message);
-  if (message != nullptr)
-    Py_XDECREF(PyObject_CallFunctionObjArgs(self->raise, kind, message, nullptr));
-  Py_XDECREF(kind);
-  Py_XDECREF(message);
+  set_error(cell->kind, cell->message);
 }
 
 bool bind_weights(Caller* self, PyObject* weights) {
   if (!PyTuple_Check(weights)) {
-    PyErr_SetString(PyExc_TypeError, "weights are a tuple of tvm_ffi tensors");
+    PyErr_SetString(PyExc_TypeError, "weights are a tuple of tensors");
     return false;
   }
   const size_t inputs = self->inputs->size(), count = PyTuple_GET_SIZE(weights);
@@ -438,7 +430,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
                               static_cast<int32_t>(self->arguments->size()), &returned);
   }
   if (code != 0) {
-    raise_error(self);
+    raise_error();
     return nullptr;
   }
   std::vector<Handle> results = results_of(self, returned);
@@ -502,16 +494,15 @@ void add_axes(Caller* self, const py::tuple& axes) {
 }
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
-                                       "bare",     "tuple",  "threads", "written",     "over",
-                                       "dims",     "axes",   nullptr};
-  PyObject *function, *inputs, *outputs, *raise, *result;
+  static const char* const kNames[] = {"function", "inputs",  "outputs", "result", "bare", "tuple",
+                                       "threads",  "written", "over",    "dims",   "axes", nullptr};
+  PyObject *function, *inputs, *outputs, *result;
   PyObject *over = nullptr, *dims = nullptr, *axes = nullptr;
   int bare, tuple, threads, written = 0;
-  if (!PyArg_ParseTupleAndKeywords(
-          args, names, "OO!O!OOppi|iO!O!O!", const_cast<char**>(kNames), &function, &PyTuple_Type,
-          &inputs, &PyTuple_Type, &outputs, &raise, &result, &bare, &tuple, &threads, &written,
-          &PyTuple_Type, &over, &PyTuple_Type, &dims, &PyTuple_Type, &axes))
+  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!Oppi|iO!O!O!", const_cast<char**>(kNames),
+                                   &function, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs,
+                                   &result, &bare, &tuple, &threads, &written, &PyTuple_Type, &over,
+                                   &PyTuple_Type, &dims, &PyTuple_Type, &axes))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -527,7 +518,6 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     self->outputs = new std::vector<PyObject*>;
     self->arguments = new std::vector<TVMFFIAny>;
     self->function = Py_NewRef(function);
-    self->raise = Py_NewRef(raise);
     self->result = Py_NewRef(result);
     self->handle = handle_of(function);
     if (self->handle == nullptr) return nullptr;
@@ -589,7 +579,6 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->weights);
-  Py_VISIT(self->raise);
   Py_VISIT(self->result);
   return 0;
 }
@@ -598,7 +587,6 @@ int clear(PyObject* object) {
   auto* self = reinterpret_cast<Caller*>(object);
   Py_CLEAR(self->function);
   Py_CLEAR(self->weights);
-  Py_CLEAR(self->raise);
   Py_CLEAR(self->result);
   return 0;
 }
@@ -646,6 +634,7 @@ PyType_Spec spec = {"needle_runtime._native.Caller", sizeof(Caller), 0,
 PYBIND11_MODULE(_native, m) {
   using namespace needle;
   init_threads();
+  add_objects(m);
   m.def("adopt", &adopt);
   m.def("use_threads", &use_threads);
   m.attr("Caller") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));

@@ -16,6 +16,8 @@ from tests.needle_tvm.conftest import make_mlp, tensor
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "float32", "float64")
 BATCH, HIDDEN, EPOCHS = 32, 48, 4  # of the digits
 
+HALVES = ("float16", "bfloat16")
+
 
 class Pair(nn.Module):
     """A model with several inputs and outputs, a scalar among them."""
@@ -52,6 +54,9 @@ def write_small(folder):
     needle_tvm.compile(Pair().eval(), *two, stage="fused").export(folder / "pair")
     numbers = tensor(np.arange(6, dtype=np.int64) % 5)
     needle_tvm.compile(Tied().eval(), numbers, stage="fused").export(folder / "tied")
+    for dtype in HALVES:
+        one = ndl.Tensor(np.ones(1), requires_grad=False).astype(dtype)
+        needle_tvm.compile(Tied().eval(), one, stage="fused").export(folder / f"tied-{dtype}")
     for dtype in DTYPES:
         values = np.arange(1, 7).reshape(2, 3).astype(np.float32)
         x = ndl.Tensor(values, requires_grad=False).astype(dtype)

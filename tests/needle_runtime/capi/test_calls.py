@@ -27,6 +27,7 @@ from tests.needle_runtime.capi.library import (
     numpy_dtype,
     prefix,
 )
+from tests.needle_runtime.capi.models import HALVES
 
 MODELS = ("mlp", "open", "pair", "tied")
 
@@ -232,6 +233,22 @@ def test_indices_are_checked(models, wrong):
         call.on(x)
     assert (found.value.status, str(found.value)) == (Status.INPUT, str(expected.value))
     assert (call.result("output.0") == kept).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_half_is_an_index_or_not(models, dtype):
+    """The result for each of the 65,536 patterns of bits is a row of the model, or a refusal."""
+    program = Program(models / f"tied-{dtype}")
+    halves = np.arange(1 << 16, dtype=np.uint16).view(numpy_dtype(DTYPES.index(dtype)))
+    with np.errstate(invalid="ignore"):
+        valid = np.abs(np.trunc(halves.astype(np.float32)) + 0.5) < 7  # -7 to 6, and no NaN
+    call, x = Call(program), halves[:1].copy()
+    call.input("numbers", x)
+    found = []
+    for each in halves:
+        x[0] = each
+        found.append(C.needle_run(call.handle))
+    assert (np.array(found) == np.where(valid, Status.OK, Status.INPUT)).all()
 
 
 def test_a_failed_run_leaves_the_last_result(growing):
