@@ -202,11 +202,13 @@ def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
     return [some for some in (inner, outer) if some]
 
 
-def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
-    """Return x - mean(x) and the biased variance of a floating x over `axes`, kept with extent
-    1."""
+def moments(
+    k: TeNamespace, x: TeTensor, axes: Sequence[int]
+) -> tuple[TeTensor, TeTensor, TeTensor]:
+    """Return the mean, x - mean and the biased variance of a floating x over `axes`; the mean and
+    the variance keep these axes with extent 1."""
 
-    def mean(y: TeTensor) -> TeTensor:
+    def mean_of(y: TeTensor) -> TeTensor:
         count = k.tirx.const(1, "int64")
         for a in axes:
             count = count * k.tirx.Cast("int64", x.shape[a])
@@ -214,13 +216,14 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
             y = reduce_over(k, k.te.sum, y, some, True)
         return divided(k, y, count)
 
+    mean = mean_of(x)
     if all(is_one(x.shape[a]) for a in axes):
         # TVM folds x - x to 0, which is wrong for NaN and infinities.
         zero, nan = full_like(k, x, 0), full_like(k, x, float("nan"))
         centred = elementwise(k, lambda v: k.tirx.Select(k.tirx.isfinite(v), zero, nan), x)
     else:
-        centred = k.topi.subtract(x, mean(x))
-    return centred, mean(k.topi.multiply(centred, centred))
+        centred = k.topi.subtract(x, mean)
+    return mean, centred, mean_of(k.topi.multiply(centred, centred))
 
 
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:

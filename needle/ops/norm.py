@@ -21,7 +21,7 @@ from ..op.samples import Arg, error, sample
 from ..op.signatures import Array, ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from .elementwise import rsqrt
-from .reduce import Mean, mean, summation, var
+from .reduce import mean, summation, var
 from .shape import reshape
 
 
@@ -83,7 +83,8 @@ class Normalize(Op):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
-        centred, variance = _te.moments(k, x, normalize_axes(self.name, self.axes, len(x.shape)))
+        axes = normalize_axes(self.name, self.axes, len(x.shape))
+        _, centred, variance = _te.moments(k, x, axes)
         variance = k.topi.add(variance, _te.full_like(k, x, self.eps))
         scale = k.topi.divide(_te.full_like(k, x, 1), k.topi.sqrt(variance))  # one per row
         return k.topi.multiply(centred, scale)
@@ -322,13 +323,12 @@ class BatchNormTrain(Op):
         dtype = result_type(result_type(_te.dtype_of(x), _te.dtype_of(weight)), _te.dtype_of(bias))
         x, weight, bias = (_te.cast(k, part, dtype) for part in (x, weight, bias))
         over = self.over(len(x.shape))
-        middle = Mean(over).emit_te(k, x)
-        centred, variance = _te.moments(k, x, over)
+        mean, centred, variance = _te.moments(k, x, over)
         scale = k.topi.sqrt(k.topi.add(variance, _te.full_like(k, x, self.eps)))
         shape = [1 if a in over else n for a, n in enumerate(x.shape)]
         y = k.topi.multiply(k.topi.divide(centred, scale), k.topi.reshape(weight, shape))
         y = k.topi.add(y, k.topi.reshape(bias, shape))
-        return y, middle, k.topi.reshape(variance, middle.shape)
+        return y, *(k.topi.reshape(part, weight.shape) for part in (mean, variance))
 
 
 @functools.lru_cache(maxsize=256)

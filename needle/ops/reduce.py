@@ -183,7 +183,7 @@ class Var(_Reduce):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         axes = self.over(x)
-        centred, _ = _te.moments(k, x, axes)
+        _, centred, _ = _te.moments(k, x, axes)
         squares = k.topi.multiply(centred, centred)
         total = _te.reduce_over(k, k.te.sum, squares, axes, self.keepdims)
         count = prod((x.shape[a] for a in axes), start=k.tirx.const(1, "int64"))

@@ -4,7 +4,8 @@
     model = needle_runtime.load("out/mlp")
     y = model(x)
 
-Only TVM's runtime library (3 MB) and tvm-ffi are loaded; `tvm` itself is never imported.
+Only the libraries of TVM's runtime (3 MB) and of tvm-ffi are loaded. `tvm` is never imported, and
+`tvm_ffi` only for a GPU.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_dtypes_are_those_of_tvm_ffi(dtype):
     assert (ours.dtype, ours.shape) == (str(theirs), (2, 3))
     found = ours.array(dtype)
     assert found.dtype == dtype and found.tobytes() == array.tobytes()
-    assert np.shares_memory(found, array)
+    assert np.shares_memory(found, array) and ours.data_ptr() == array.ctypes.data
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1), (2, 3, 4)])

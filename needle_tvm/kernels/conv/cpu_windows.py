@@ -147,7 +147,7 @@ class _Written:
         seen = self._seen
         tiles = Tiles(seen.end - seen.first, self._across)
         kept = Kept(seen.found, seen.others, seen.condition, seen.term, tiles)
-        self.buffers.append(kept.buffer)
+        self.buffers += kept.buffers
 
         def in_tile(number: Any) -> Any:
             def place(vector: Any, lane: Any) -> Any:

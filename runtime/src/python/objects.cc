@@ -93,6 +93,10 @@ uintptr_t handle_of(const Object& self) {
   return reinterpret_cast<uintptr_t>(self.value.as<ffi::Object>());
 }
 
+uintptr_t address_of(const Object& self) {
+  return reinterpret_cast<uintptr_t>(data_of(host_tensor(self)));
+}
+
 std::string dtype_of(const Object& self) {
   return ffi::DLDataTypeToString(host_tensor(self).dtype);
 }
@@ -200,6 +204,7 @@ void add_objects(py::module_& m) {
       .def("__call__", &call)
       .def("__getitem__", &member)
       .def("__chandle__", &handle_of)
+      .def("data_ptr", &address_of)
       .def("array", &array_of)
       .def_property_readonly("shape", &shape_of)
       .def_property_readonly("dtype", &dtype_of)
