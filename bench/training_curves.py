@@ -56,8 +56,8 @@ print(*[float(x).hex() for x in found])
 class Training:
     """A model in a dtype with its optimizer and schedule; every construction gives the same."""
 
-    def __init__(self, name: str, optimizer: str, dtype: str, steps: int) -> None:
-        ndl.manual_seed(0)
+    def __init__(self, name: str, optimizer: str, dtype: str, steps: int, seed: int = 0) -> None:
+        ndl.manual_seed(seed)
         self.model, batch, self.loss = MODELS[name](ndl)
         self.model.to(dtype)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
@@ -65,7 +65,7 @@ class Training:
         self.batch = lambda i: tuple(
             x.astype(dtype) if x.dtype.kind == "f" else x for x in batch(i)
         )
-        ndl.manual_seed(1)  # seed of the dropout
+        ndl.manual_seed(seed + 1)  # for the dropout
 
     def step(self, *tensors: Any) -> Any:
         """Run a whole step; return the loss."""
@@ -94,9 +94,9 @@ def compare(name: str, optimizer: str, options: argparse.Namespace) -> dict[str,
     report: dict[str, Any] = {"model": name, "optimizer": optimizer, "steps": steps}
     curves: dict[tuple[str, str], Any] = {}
     for dtype in ("float64", "float32"):
-        eager = Training(name, optimizer, dtype, steps)
+        eager = Training(name, optimizer, dtype, steps, options.seed)
         curves[dtype, "eager"] = eager.losses(eager.step, range(steps))
-        compiled = Training(name, optimizer, dtype, steps)
+        compiled = Training(name, optimizer, dtype, steps, options.seed)
         step = needle_tvm.jit(compiled.step, stage=options.stage)
         start = time.perf_counter()
         first = compiled.losses(step, range(1))
@@ -180,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.make_parser("bench.training_curves", __doc__)
     add, positive = parser.add_argument, cli.positive
     add("--steps", type=positive, default=500, metavar="N", help="training steps (%(default)s)")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="of the weights (%(default)s)")
     add("--optimizers", nargs="+", choices=OPTIMIZERS, default=tuple(OPTIMIZERS))
     add("--stage", choices=("noopt", "fused", "tuned"), default="tuned")
     add("--export", action="store_true", help="also export each step and resume elsewhere")

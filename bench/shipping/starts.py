@@ -19,7 +19,7 @@ from needle_tvm import terminal
 
 IMPORT, FIRST, NUMPY = "import after NumPy", "start to first answer", "Python and NumPy"
 
-# Needle's own import is lazy: `load` is looked up, and the libraries are loaded that the first model
+# Needle's own import is lazy: `load` is looked up, and the libraries are loaded that the first load
 # would bring, as ONNX Runtime's import loads its library.
 _IMPORTS = {
     OURS: "from needle_runtime import load; from needle_runtime._tvm.ffi import native; native()",
