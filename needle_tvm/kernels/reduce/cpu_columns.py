@@ -159,7 +159,7 @@ class Kept:
         self._loops = [_Loop(axis.var, int(axis.dom.extent), 1) for axis in reduced]
         if reduced:
             last = self._loops[-1]
-            self._loops[-1] = last._replace(count=last.count // self._parts)
+            self._loops[-1] = last._replace(trips=last.trips // self._parts)
         self._outer = 0  # the number of loops over parts of the sum
         if found.combine is tirx.Add and dtype.startswith("float"):
             self._loops, self._outer = _in_parts(self._loops)
@@ -212,7 +212,7 @@ class Kept:
         def over(loops: Sequence[_Loop], inside: Callable[[], Any]) -> Any:
             if not loops:
                 return inside()
-            (name, count, step), *inner = loops
+            (name, trips, step), *inner = loops
 
             def body(variable: Any) -> Any:
                 before = reduced.get(name)
@@ -222,7 +222,7 @@ class Kept:
                 reduced[name] = before
                 return made
 
-            return nests.loop(count, body, dtype=self._type)
+            return nests.loop(trips, body, dtype=self._type)
 
         def terms() -> Any:
             added = self._each(add, self._parts)
@@ -256,29 +256,29 @@ class Kept:
 
 
 class _Loop(NamedTuple):
-    """A loop of `count` iterations, which adds `step` times its variable to the axis `name`."""
+    """A loop of `trips` iterations, which adds `step` times its variable to the axis `name`."""
 
     name: Any
-    count: int
+    trips: int
     step: int
 
 
 def _in_parts(loops: Sequence[_Loop]) -> tuple[list[_Loop], int]:
     """Return the loops of a sum, one of them split where that helps, and how many of them are over
     its parts: 0 if it is short, or has no suitable divisor."""
-    terms = prod(loop.count for loop in loops)
+    terms = prod(loop.trips for loop in loops)
     wanted, inner = max(_SHORTEST, isqrt(terms)), 1
     for number in reversed(range(len(loops))):
-        name, count, step = loops[number]
+        name, trips, step = loops[number]
         within = next(
-            n for n in range(1, count + 1) if (count % n == 0 and n * inner >= wanted) or n == count
+            n for n in range(1, trips + 1) if (trips % n == 0 and n * inner >= wanted) or n == trips
         )
         inner *= within
-        if inner < wanted and within == count:
+        if inner < wanted and within == trips:
             continue
         if terms // inner < _FEWEST_PARTS:
             break
-        split = [_Loop(name, count // within, within), _Loop(name, within, step)]
+        split = [_Loop(name, trips // within, within), _Loop(name, within, step)]
         return [*loops[:number], *split, *loops[number + 1 :]], number + 1
     return list(loops), 0
 
