@@ -6,6 +6,15 @@
 
 namespace needle {
 
+// Whether the interpreter is shutting down. It then ends threads that ask for its lock.
+inline bool finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
 // Lets other Python threads run during its lifetime. Unlike pybind11's version it survives the
 // interpreter's shutdown: Python then ends returning threads by unwinding, which must not reach a
 // noexcept destructor, so this destructor waits for the end of the process.
@@ -21,13 +30,6 @@ class MaybeReleaseGil {
   MaybeReleaseGil& operator=(const MaybeReleaseGil&) = delete;
 
  private:
-  static bool finalizing() {
-#if PY_VERSION_HEX >= 0x030D0000
-    return Py_IsFinalizing();
-#else
-    return _Py_IsFinalizing();
-#endif
-  }
   PyThreadState* state_;
 };
 

@@ -36,10 +36,14 @@ class OfArray {
     Py_INCREF(array_);
   }
   void FreeData(DLTensor*) {
-    // A machine may drop its arguments on a thread that does not hold the GIL.
-    if (!Py_IsInitialized()) return;
+    // A machine may drop its arguments on a thread that does not hold the GIL. When the process is
+    // about to end, such a thread leaves the array alone.
+    if (!Py_IsInitialized() || (finalizing() && PyGILState_Check() == 0)) return;
     const PyGILState_STATE state = PyGILState_Ensure();
-    Py_DECREF(array_);
+    {
+      const py::error_scope kept;  // the array's owner may run Python code
+      Py_DECREF(array_);
+    }
     PyGILState_Release(state);
   }
 
