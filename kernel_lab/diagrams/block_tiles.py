@@ -88,8 +88,8 @@ def block_tiles(traces: Mapping[str, Trace], title: str, *, thread: int = 0) -> 
     widest = max(tiles.depth + _GAP + tiles.columns for tiles in found.values())
     heights = [tiles.depth + _GAP + tiles.rows for tiles in found.values()]
     with settings():
-        inch = 3.4 / widest
-        fig = figure(5, sum(heights) * inch + 0.8 * len(found) + 0.6)
+        inch = 3.2 / widest
+        fig = figure(4.4, sum(heights) * inch + 0.8 * len(found) + 0.6)
         axes = fig.subplots(len(found), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axis, (name, tiles) in zip(axes, found.items(), strict=True):
             _draw(axis, tiles, widest)
@@ -117,5 +117,6 @@ def _draw(axis: Any, tiles: Tiles, widest: int) -> None:
         axis.annotate(
             name, (x + width / 2, y + height / 2), ha="center", va="center", color=INK, fontsize=9
         )
-    axis.set(xlim=(-0.5, widest + 0.5), ylim=(start + tiles.rows + 0.5, -0.5), aspect="equal", anchor="W")
+    axis.set(xlim=(-0.5, widest + 0.5), ylim=(start + tiles.rows + 0.5, -0.5), aspect="equal")
+    axis.set_anchor("W")
     axis.set_axis_off()

@@ -31,8 +31,8 @@ def sector_map(
     widest = max(sum(width + _GAP for _, width in row) for row in shapes)
     heights = [max(height for height, _ in row) for row in shapes]
     with settings():
-        inch = 4.9 / widest
-        fig = figure(5.2, sum(heights) * inch + 0.75 * len(loads) + 0.5)
+        inch = 4.1 / widest
+        fig = figure(4.4, sum(heights) * inch + 0.75 * len(loads) + 0.5)
         axes = fig.subplots(len(loads), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axis, (name, row), height in zip(axes, loads.items(), heights, strict=True):
             left, said = 0, []
@@ -69,25 +69,14 @@ def _shape(one: Trace) -> tuple[int, int]:
 def _draw(axis: Any, one: Trace, left: int, colour: str) -> None:
     rows, columns = _shape(one)
     each = gpu.SECTOR // int(one.itemsize[0])
-    for start in range(0, rows * columns, each):
-        moved = bool(np.any(one.index // each == start // each))
-        place = left + start % columns, start // columns
-        axis.add_patch(
-            Rectangle(
-                place,
-                each,
-                1,
-                facecolor=colour if moved else "none",
-                alpha=0.3 if moved else 1,
-                edgecolor="none",
-            )
-        )
-        axis.add_patch(
-            Rectangle(place, each, 1, facecolor="none", edgecolor=MUTED, linewidth=0.3)
-        )
-    for index in np.unique(one.index).tolist():
-        axis.add_patch(
-            Rectangle(
-                (left + index % columns, index // columns), 1, 1, facecolor=colour, linewidth=0
-            )
-        )
+    for places, width, alpha in (
+        (np.unique(one.index // each) * each, each, 0.3),
+        (np.unique(one.index), 1, 1.0),
+    ):
+        for index in places.tolist():
+            corner = left + index % columns, index // columns
+            box = Rectangle(corner, width, 1, facecolor=colour, alpha=alpha, linewidth=0)
+            axis.add_patch(box)
+    grid = {"colors": MUTED, "linewidth": 0.3}
+    axis.hlines(range(rows + 1), left, left + columns, **grid)
+    axis.vlines(range(left, left + columns + 1, each), 0, rows, **grid)

@@ -46,7 +46,7 @@ def surface(
     least, most = min(values), max(values)
     height = -(-len(panels) // _COLUMNS)
     with settings():
-        fig = figure(5.2, 0.8 + height * (0.75 + 0.42 * len(rows)))
+        fig = figure(4.4, 0.8 + height * (0.75 + 0.42 * len(rows)))
         grid = fig.subplots(height, min(_COLUMNS, len(panels)), squeeze=False)
         for axis in grid.ravel()[len(panels) :]:
             axis.set_visible(False)
