@@ -14,7 +14,6 @@ from kernel_lab.diagrams.style import INK, inline_svg
 from kernel_lab.workload import Processor
 
 FOLDER = Path(__file__).parent / "pictures"
-ONE_CORE = Processor(cores=1, registers=16, lanes=8)
 # The file may be shown on a light or a dark page.
 _SCHEMES = f"""<style>svg {{ color: {INK}; background: #ffffff; font-family: sans-serif }}
 @media (prefers-color-scheme: dark) {{ svg {{ color: #e6edf3; background: #0d1117 }} }}</style>"""
@@ -30,6 +29,7 @@ def _accesses(rung: str, title: str, by: str = "buffer", cores: int = 1, **size:
 
 PICTURES: dict[str, Callable[[], str]] = {
     "01-naive": lambda: _accesses("naive", "naive, 4 x 8 x 2", M=4, N=8, K=2),
+    "02-reorder": lambda: _accesses("reorder", "reorder, 4 x 8 x 2", M=4, N=8, K=2),
 }
 
 

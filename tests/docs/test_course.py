@@ -32,7 +32,7 @@ PROCESSORS = {
     "AVX-512": Processor(cores=2, registers=32, lanes=16),
 }
 # The rungs of the matrix product on a CPU whose schedules a lesson teaches.
-COPIES: dict[str, tuple[str, ...]] = {}
+COPIES = {"02-schedules": ("reorder",)}
 
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
