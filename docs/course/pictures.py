@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kernel_lab import diagrams, registry, show
+from kernel_lab.diagrams import steps
+from kernel_lab.diagrams.step_svg import step_svg
 from kernel_lab.diagrams.style import INK, inline_svg
+from kernel_lab.trace.statistics import LINE
 from kernel_lab.workload import Processor
 
 FOLDER = Path(__file__).parent / "pictures"
+ONE_CORE = Processor(cores=1, registers=16, lanes=8)
 # The file may be shown on a light or a dark page.
 _SCHEMES = f"""<style>svg {{ color: {INK}; background: #ffffff; font-family: sans-serif }}
 @media (prefers-color-scheme: dark) {{ svg {{ color: #e6edf3; background: #0d1117 }} }}</style>"""
@@ -27,9 +32,49 @@ def _accesses(rung: str, title: str, by: str = "buffer", cores: int = 1, **size:
     return inline_svg(diagrams.space_time(shown.trace, title, by=by))
 
 
+def _caches() -> str:
+    """Return three orders of the product at the same step, with the lines in a cache of 8."""
+    room, gap, head = 220, 24, 44
+    parts = []
+    height = 0.0
+    for place, (name, schedule) in enumerate(_ORDERS.items()):
+        shown = show(schedule, size={"M": 32, "N": 32, "K": 8}, processor=ONE_CORE)
+        run, _ = steps.steps_of(shown.trace, room, 260, 8 * LINE)
+        run["name"] = name
+        drawn = step_svg(run, _STEP, room)
+        tall = float(drawn.partition('viewBox="0 0 ')[2].split()[1].rstrip('"'))
+        height = max(height, tall)
+        misses = sum(step <= _STEP for step, *_ in run["misses"])
+        x = place * (room + gap)
+        parts.append(
+            f'<g fill="currentColor"><text x="{x}" y="16" font-size="15" font-weight="bold">'
+            f'{name}</text><text x="{x}" y="34" font-size="13">{misses:,} misses so far</text></g>'
+            + drawn.replace("<svg", f'<svg x="{x}" y="{head}" width="{room}" height="{tall}"', 1)
+        )
+    width = len(_ORDERS) * (room + gap) - gap
+    return f'<svg viewBox="0 0 {width} {head + height:.0f}">{"".join(parts)}</svg>'
+
+
+def _blocks_of_16(sch: Any, case: Any) -> None:
+    i, j, k = sch.get_loops(sch.get_sblock("C"))
+    i_outer, i_inner = sch.split(i, [None, 16])
+    j_outer, j_inner = sch.split(j, [None, 16])
+    k_outer, k_inner = sch.split(k, [None, 4])
+    sch.reorder(i_outer, j_outer, k_outer, i_inner, k_inner, j_inner)
+
+
+_ORDERS = {
+    "naive": registry.ladder("gemm", "cpu")["naive"].schedule,
+    "reorder": registry.ladder("gemm", "cpu")["reorder"].schedule,
+    "blocks of 16": _blocks_of_16,
+}
+_STEP = 20_000  # of about 33,800
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "01-naive": lambda: _accesses("naive", "naive, 4 x 8 x 2", M=4, N=8, K=2),
     "02-reorder": lambda: _accesses("reorder", "reorder, 4 x 8 x 2", M=4, N=8, K=2),
+    "03-cache": _caches,
 }
 
 

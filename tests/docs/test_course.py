@@ -15,7 +15,7 @@ from matplotlib.image import imread
 
 from docs.course import pictures
 from docs.guide import notebooks
-from kernel_lab import exercises, registry
+from kernel_lab import exercises, own_schedule, registry
 from kernel_lab.workload import Case, Processor
 from needle_tvm._tvm.names import Schedule, te, tvm
 from tests import ROOT
@@ -32,7 +32,7 @@ PROCESSORS = {
     "AVX-512": Processor(cores=2, registers=32, lanes=16),
 }
 # The rungs of the matrix product on a CPU whose schedules a lesson teaches.
-COPIES = {"02-schedules": ("reorder",)}
+COPIES = {"02-schedules": ("reorder",), "03-cache": ("reorder", "tile")}
 
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
@@ -115,8 +115,15 @@ def spoiled(answer, wanted):
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Times of one short block each."""
+    monkeypatch.setattr(own_schedule, "_ROUNDS", 1)
+    monkeypatch.setattr(own_schedule, "_SECONDS_BLOCK", 0.001)
+
+
 @by_exercise
-def test_an_exercise_is_judged(number, file, answer, tmp_path):
+def test_an_exercise_is_judged(number, file, answer, tmp_path, quick):
     """Untouched, with the lesson's answer, and with a wrong one."""
     assert exercises.find(number) == [file]
     assert exercises.check(file).state == exercises.UNWRITTEN
