@@ -1,10 +1,7 @@
-"""The course's GPU pages show the registry's schedules, and its pictures are those of the pages."""
+"""The schedules that the course's GPU pages teach are the registry's."""
 
 import contextlib
-import importlib.util
 import io
-import re
-import sys
 
 import pytest
 
@@ -61,29 +58,3 @@ def test_the_answers_of_lesson_8_are_rungs(tmp_path, monkeypatch):
     for name in ("vector_loads", "double_buffer"):
         mine = scheduled(ladder.workload, found[name], case)
         assert structural_equal(mine, ladder[name].module(case)), name
-
-
-def _pictures():
-    spec = importlib.util.spec_from_file_location("course_pictures", COURSE / "pictures.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def texts(svg):
-    return re.findall(r"<text[^>]*>([^<]+)</text>", svg)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["sectors", "tiles", "choices"])
-def test_a_committed_picture_is_the_one_that_its_page_draws(name, tmp_path, monkeypatch):
-    """`python -m docs.course.pictures` writes them."""
-    monkeypatch.chdir(tmp_path)
-    pictures = _pictures()
-    path = pictures.FOLDER / f"{name}.svg"
-    committed = path.read_text()
-    assert texts(committed) == texts(pictures.svg(pictures.drawn(name)))
-    page = (COURSE / f"{pictures.PAGES[name]}.md").read_text()
-    assert f"](../pictures/{path.name})" in page
-    assert list(tmp_path.iterdir()) == []
