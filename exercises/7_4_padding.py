@@ -1,8 +1,8 @@
 """7.4: remove a bank conflict by padding.
 
 In `exchanged`, `threadIdx.x` goes along the rows, and a load of A_shared takes 4 turns. Pad the
-rows of one copy so that it takes 1. `storage_align(copy, 0, axis=-2, factor=8, offset=1)` puts an
-unused word after each row of 8 words.
+rows of one copy so that it takes 1: `sch.storage_align(copy, 0, axis=-2, factor=8, offset=1)` puts
+an unused word after each row of 8 words.
 """
 
 from kernel_lab import show

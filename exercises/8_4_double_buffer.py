@@ -11,7 +11,7 @@ Annotate the loop before `decompose_reduction`. Predict the bytes of shared memo
 
 from kernel_lab import show
 
-SIZE = {"M": 64, "N": 64, "K": 64}
+SIZE = {"M": 64, "N": 64, "K": 32}
 
 shared_bytes = ...
 

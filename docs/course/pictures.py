@@ -58,9 +58,7 @@ def _caches() -> str:
 def _on_a_gpu(*rungs: str, **size: int) -> dict[str, Any]:
     """Return traces of rungs of the matrix product on a GPU, by name."""
     ladder = registry.ladder("gemm", "cuda")
-    return {
-        name: show(ladder[name].schedule, device="cuda", size=size).trace for name in rungs
-    }
+    return {name: show(ladder[name].schedule, device="cuda", size=size).trace for name in rungs}
 
 
 def _sectors() -> str:
