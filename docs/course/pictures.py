@@ -6,6 +6,8 @@ machine.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,25 @@ def _tiles() -> str:
     return inline_svg(diagrams.block_tiles(traces, "Tiles of a block and of a thread", thread=35))
 
 
+_STEPS_AND_VECTORS = tuple(itertools.product((8, 16), (False, True)))
+
+
+def _choices() -> str:
+    """Return the times of a search, which its page of results lists."""
+    page = FOLDER.parents[1] / "results" / "2026-11-30-choices-cpu.md"
+    tried = []
+    for tile, *cells in re.findall(
+        r"^\| (\d+ x \d+)" + r" \| ([\d.]+)" * 4, page.read_text(), re.M
+    ):
+        rows, columns = map(int, tile.split(" x "))
+        for (step, vectors), cell in zip(_STEPS_AND_VECTORS, cells, strict=True):
+            knobs = {"rows": rows, "columns": columns, "step": step, "vectors": vectors}
+            tried.append((knobs, float(cell)))
+    note = "128 x 128 x 128, one thread of an AMD EPYC (Zen 3, AVX2), 2026-11-30"
+    title = "A search over 36 schedules: microseconds of a call"
+    return inline_svg(diagrams.surface(tried, ("rows", "columns"), title, note))
+
+
 def _blocks_of_16(sch: Any, case: Any) -> None:
     i, j, k = sch.get_loops(sch.get_sblock("C"))
     i_outer, i_inner = sch.split(i, [None, 16])
@@ -93,6 +114,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "03-cache": _caches,
     "07-sectors": _sectors,
     "08-tiles": _tiles,
+    "search-choices": _choices,
 }
 
 
