@@ -32,7 +32,11 @@ PROCESSORS = {
     "AVX-512": Processor(cores=2, registers=32, lanes=16),
 }
 # The rungs of the matrix product on a CPU whose schedules a lesson teaches.
-COPIES = {"02-schedules": ("reorder",), "03-cache": ("reorder", "tile")}
+COPIES = {
+    "02-schedules": ("reorder",),
+    "03-cache": ("reorder", "tile"),
+    "05-threads": ("parallel", "parallel_inside", "register_tile"),
+}
 
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
