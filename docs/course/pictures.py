@@ -13,7 +13,7 @@ from typing import Any
 from kernel_lab import diagrams, registry, show
 from kernel_lab.diagrams import steps
 from kernel_lab.diagrams.step_svg import step_svg
-from kernel_lab.diagrams.style import INK, PALETTE, inline_svg
+from kernel_lab.diagrams.style import INK, MUTED, PALETTE, inline_svg
 from kernel_lab.trace.statistics import LINE
 from kernel_lab.workload import Processor
 
@@ -112,6 +112,35 @@ def _registers() -> str:
     return f'<svg viewBox="0 0 {wide} {tall}" fill="currentColor">{"".join(parts)}</svg>'
 
 
+def _whole_tiles() -> str:
+    """Return the tiles of 4 x 16 over a C of 19 x 41, and the part of them that is not used."""
+    m, n, rows, columns, cell = 19, 41, 4, 16, 11
+    bands, panels = -(-m // rows), -(-n // columns)
+    left, top, colour = 84, 50, PALETTE[2]
+    parts = [
+        f'<rect x="{left}" y="{top}" width="{panels * columns * cell}"'
+        f' height="{bands * rows * cell}" fill="{MUTED}" opacity="0.35"/>',
+        f'<rect x="{left}" y="{top}" width="{n * cell}" height="{m * cell}" fill="{colour}"/>',
+    ]
+    for band in range(bands):
+        y = top + band * rows * cell
+        parts.append(f'<text x="0" y="{y + 28}" font-size="15">band {band}</text>')
+        parts += [
+            f'<rect x="{left + panel * columns * cell}" y="{y}" width="{columns * cell}"'
+            f' height="{rows * cell}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+            for panel in range(panels)
+        ]
+    for panel in range(panels):
+        x = left + panel * columns * cell
+        parts.append(f'<text x="{x}" y="{top - 10}" font-size="15">panel {panel}</text>')
+    below = top + bands * rows * cell + 22
+    for x, fill, words in ((left, colour, f"C: {m} x {n}"), (left + 160, MUTED, "not used")):
+        parts.append(f'<rect x="{x}" y="{below - 12}" width="14" height="14" fill="{fill}"/>')
+        parts.append(f'<text x="{x + 20}" y="{below}" font-size="15">{words}</text>')
+    wide = left + panels * columns * cell + 2
+    return f'<svg viewBox="0 0 {wide} {below + 8}" fill="currentColor">{"".join(parts)}</svg>'
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "01-naive": lambda: _accesses("naive", "naive, 4 x 8 x 2", M=4, N=8, K=2),
     "02-reorder": lambda: _accesses("reorder", "reorder, 4 x 8 x 2", M=4, N=8, K=2),
@@ -120,6 +149,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "05-threads": lambda: _accesses(
         "parallel", "parallel, 64 x 64 x 8, two threads", by="worker", cores=2, M=64, N=64, K=8
     ),
+    "06-whole-tiles": _whole_tiles,
 }
 
 
