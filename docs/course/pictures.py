@@ -15,7 +15,7 @@ from typing import Any
 from kernel_lab import diagrams, registry, show
 from kernel_lab.diagrams import steps
 from kernel_lab.diagrams.step_svg import step_svg
-from kernel_lab.diagrams.style import INK, inline_svg
+from kernel_lab.diagrams.style import INK, MUTED, PALETTE, inline_svg
 from kernel_lab.trace.statistics import LINE
 from kernel_lab.workload import Processor
 
@@ -108,10 +108,85 @@ _ORDERS = {
 _STEP = 20_000  # of about 33,800
 
 
+def _registers() -> str:
+    """Return a register tile of 4 rows by 2 vectors of 8 lanes, and the 16 registers of AVX2."""
+    rows, vectors, lanes, registers = 4, 2, 8, 16
+    a, b, c = PALETTE[:3]
+    cell, gap = 20, 8
+    width = vectors * lanes * cell + (vectors - 1) * gap
+    left, top = 84, 84
+    parts = []
+
+    def box(x: float, y: float, wide: float, fill: str | None) -> None:
+        style = f'fill="{fill}" opacity="0.75"' if fill else 'fill="none" stroke="currentColor"'
+        parts.append(f'<rect x="{x}" y="{y}" width="{wide}" height="{cell}" rx="3" {style}/>')
+
+    def text(x: float, y: float, words: str, size: int = 15) -> None:
+        parts.append(f'<text x="{x}" y="{y}" font-size="{size}">{words}</text>')
+
+    def vector(x: float, y: float, fill: str | None) -> None:
+        box(x, y, lanes * cell, fill)
+
+    text(left, 20, f"B: a row, {vectors} vectors")
+    text(left + width + 28, 20, f"{registers} registers")
+    for number in range(vectors):
+        vector(left + number * (lanes * cell + gap), 34, b)
+    for row in range(rows):
+        y = top + row * (cell + gap)
+        box(44, y, cell, a)
+        for number in range(vectors):
+            vector(left + number * (lanes * cell + gap), y, c)
+    text(50, top + rows * (cell + gap) + 14, "A")
+    text(left, top + rows * (cell + gap) + 14, f"C: {rows} x {vectors} vectors of sums")
+    held = [("sum", c)] * (rows * vectors) + [("B", b)] * vectors + [("A", a)]
+    held += [("free", None)] * (registers - len(held))
+    for number, (name, fill) in enumerate(held):
+        x = left + width + 28 + 66 * (number % 4)
+        y = 34 + (cell + gap) * (number // 4)
+        box(x, y, 58, fill)
+        text(x + 8, y + 15, name, 13)
+    wide, tall = left + width + 28 + 4 * 66, top + rows * (cell + gap) + 24
+    return f'<svg viewBox="0 0 {wide} {tall}" fill="currentColor">{"".join(parts)}</svg>'
+
+
+def _whole_tiles() -> str:
+    """Return the tiles of 4 x 16 over a C of 19 x 41, and the part of them that is not used."""
+    m, n, rows, columns, cell = 19, 41, 4, 16, 11
+    bands, panels = -(-m // rows), -(-n // columns)
+    left, top, colour = 84, 50, PALETTE[2]
+    parts = [
+        f'<rect x="{left}" y="{top}" width="{panels * columns * cell}"'
+        f' height="{bands * rows * cell}" fill="{MUTED}" opacity="0.35"/>',
+        f'<rect x="{left}" y="{top}" width="{n * cell}" height="{m * cell}" fill="{colour}"/>',
+    ]
+    for band in range(bands):
+        y = top + band * rows * cell
+        parts.append(f'<text x="0" y="{y + 28}" font-size="15">band {band}</text>')
+        parts += [
+            f'<rect x="{left + panel * columns * cell}" y="{y}" width="{columns * cell}"'
+            f' height="{rows * cell}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+            for panel in range(panels)
+        ]
+    for panel in range(panels):
+        x = left + panel * columns * cell
+        parts.append(f'<text x="{x}" y="{top - 10}" font-size="15">panel {panel}</text>')
+    below = top + bands * rows * cell + 22
+    for x, fill, words in ((left, colour, f"C: {m} x {n}"), (left + 160, MUTED, "not used")):
+        parts.append(f'<rect x="{x}" y="{below - 12}" width="14" height="14" fill="{fill}"/>')
+        parts.append(f'<text x="{x + 20}" y="{below}" font-size="15">{words}</text>')
+    wide = left + panels * columns * cell + 2
+    return f'<svg viewBox="0 0 {wide} {below + 8}" fill="currentColor">{"".join(parts)}</svg>'
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "01-naive": lambda: _accesses("naive", "naive, 4 x 8 x 2", M=4, N=8, K=2),
     "02-reorder": lambda: _accesses("reorder", "reorder, 4 x 8 x 2", M=4, N=8, K=2),
     "03-cache": _caches,
+    "04-registers": _registers,
+    "05-threads": lambda: _accesses(
+        "parallel", "parallel, 64 x 64 x 8, two threads", by="worker", cores=2, M=64, N=64, K=8
+    ),
+    "06-whole-tiles": _whole_tiles,
     "07-sectors": _sectors,
     "08-tiles": _tiles,
     "search-choices": _choices,

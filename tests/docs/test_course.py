@@ -31,8 +31,17 @@ PROCESSORS = {
     "AVX2": Processor(cores=2, registers=16, lanes=8),
     "AVX-512": Processor(cores=2, registers=32, lanes=16),
 }
-# The rungs of the matrix product on a CPU whose schedules a lesson teaches.
-COPIES = {"02-schedules": ("reorder",), "03-cache": ("reorder", "tile")}
+# The rungs of the matrix product on a CPU whose schedules a lesson teaches, and the size at which
+# its copies are compared. The lab's `pack` has no tests of bounds in its definition where the tile
+# divides the size.
+EVEN, ODD = {"M": 64, "N": 64, "K": 16}, {"M": 19, "N": 41, "K": 24}
+COPIES = {
+    "02-schedules": (EVEN, ("reorder",)),
+    "03-cache": (EVEN, ("reorder", "tile")),
+    "05-threads": (EVEN, ("parallel", "parallel_inside", "register_tile")),
+    "06-your-own-rung": (ODD, ("pack",)),
+}
+DEFINITIONS = {"pack": "whole_tiles"}
 
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
@@ -40,25 +49,26 @@ by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_page(path, tmp_path, monkeypatch):
     names, missing = run_page(path, tmp_path, monkeypatch)
-    for rung in COPIES.get(path.stem, ()):
+    size, rungs = COPIES.get(path.stem, (EVEN, ()))
+    for rung in rungs:
         for processor in PROCESSORS.values():
-            same_as_the_rung(names[rung], rung, processor)
+            case = Case(size, processor)
+            same_as_the_rung(names[rung], names.get(DEFINITIONS.get(rung)), rung, case)
     if missing:
         pytest.skip(f"blocks left out: no {', '.join(sorted(missing))}")
 
 
-def same_as_the_rung(schedule, name, processor):
+def same_as_the_rung(schedule, define, name, case):
     rung = registry.ladder("gemm", "cpu")[name]
-    case = Case({"M": 64, "N": 64, "K": 16}, processor)
-    sch = Schedule(te.create_prim_func(rung.define(case)))
+    sch = Schedule(te.create_prim_func((define or rung.define)(case)))
     schedule(sch, case)
     tvm.ir.assert_structural_equal(sch.mod, rung.module(case))
 
 
 def test_a_changed_copy_is_not_the_rung():
-    ladder = registry.ladder("gemm", "cpu")
+    schedule = registry.ladder("gemm", "cpu")["reorder"].schedule
     with pytest.raises(ValueError):
-        same_as_the_rung(ladder["reorder"].schedule, "tile", PROCESSORS["AVX2"])
+        same_as_the_rung(schedule, None, "tile", Case(EVEN, PROCESSORS["AVX2"]))
 
 
 def answers(path):
@@ -207,9 +217,11 @@ def words(svg):
 
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_a_picture_shows_the_schedule(name):
-    """The file has the rasters and the words that its schedule has now."""
+    """The file has the rasters and the words that its schedule has now; without rasters, it is the
+    same text."""
     committed = (pictures.FOLDER / f"{name}.svg").read_text()
     drawn = pictures.picture(name)
+    assert rasters(drawn) or committed == drawn
     assert words(committed) == words(drawn)
     for one, other in zip(rasters(committed), rasters(drawn), strict=True):
         assert np.array_equal(one, other)
