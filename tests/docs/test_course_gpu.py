@@ -2,13 +2,16 @@
 
 import contextlib
 import io
+import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm", reason="the course needs the [tvm] extra")
 
 from docs.guide import notebooks
 from kernel_lab import registry
+from kernel_lab.trace import trace
 from kernel_lab.workload import Case
 from needle_tvm._tvm.names import Schedule, structural_equal, te
 from tests import ROOT
@@ -27,6 +30,16 @@ def namespace(page):
         if cell.kind == "python" and "nvcc" not in cell.needs:
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(cell.text, found)
+    return found
+
+
+def of_search():
+    """The names of the blocks of the page on search that make spaces; the others compile or run."""
+    found = {"__name__": "__main__"}
+    for cell in notebooks.cells(COURSE / "search.md"):
+        if re.search(r"^(CHOICES =|def ye\(|def fetched\()", cell.text, re.M):
+            text = re.split(r"^(?:counted|for edge) ", cell.text, flags=re.M)[0]
+            exec(text, found)
     return found
 
 
@@ -58,3 +71,19 @@ def test_the_answers_of_lesson_8_are_rungs(tmp_path, monkeypatch):
     for name in ("vector_loads", "double_buffer"):
         mine = scheduled(ladder.workload, found[name], case)
         assert structural_equal(mine, ladder[name].module(case)), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [8, 16, 32])
+@pytest.mark.parametrize("columns", [8, 16, 32])
+def test_choices_of_the_search_on_a_gpu_are_right_and_load_what_the_page_derives(rows, columns):
+    found = of_search()
+    size, step = found["small"].size, 16
+    inputs = found["gemm"].inputs(size)
+    exact = found["gemm"].reference(size, inputs)
+    for name, loads in (("template", rows + columns), ("shared", 1 / rows + 1 / columns)):
+        knobs = {"rows": rows, "columns": columns, "step": step, "vectors": rows == columns}
+        module = found[name].module(found["small"], knobs)
+        run = trace(module, inputs, limit=5_000_000, ignore=("local",))
+        np.testing.assert_allclose(run.arrays["C"].reshape(exact.shape), exact, atol=1e-4)
+        assert found["loads"](found[name], knobs) == loads, name

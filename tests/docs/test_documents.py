@@ -102,6 +102,7 @@ def test_commands_exist(name):
         "docs/c-and-cpp.md",
         "docs/cross-compiling.md",
         *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/guide/*.md")),
+        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/course/*.md")),
     ],
 )
 def test_links_lead_somewhere(name):
