@@ -206,6 +206,12 @@ def test_fences_are_code_that_runs_or_say_what_they_are(path):
         assert told or "```text" not in section, section.splitlines()[0]
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)#]+)", prose(path.read_text())):
+        assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
 def rasters(svg):
     found = re.findall(r"base64,([^\"]*)", svg)
     return [imread(io.BytesIO(base64.b64decode(each)), "png") for each in found]
