@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from kernel_lab import diagrams, registry, show
 from kernel_lab.diagrams import steps
 from kernel_lab.diagrams.step_svg import step_svg
@@ -155,7 +157,8 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 def picture(name: str) -> str:
     """Return the text of a picture's file."""
-    head, rest = PICTURES[name]().split(">", 1)
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # else ids are drawn at random
+        head, rest = PICTURES[name]().split(">", 1)
     if "xmlns=" not in head:
         head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
     return f"{head}>\n{_SCHEMES}{rest.strip()}\n"
