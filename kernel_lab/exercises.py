@@ -3,7 +3,7 @@
 An exercise is a file `exercises/LESSON_NUMBER_name.py`. Its docstring states the task, and `...`
 marks the blanks to fill. Its function `check()` yields judgements: a `Shown` of
 `kernel_lab.show`, or a pair of a bool and a text that says what was found. The first one that
-is not right decides.
+is not right decides. A `Shown` beside a rung is timed if it is right.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _judged(judgements: Any) -> str:
     for judgement in judgements:
         if isinstance(judgement, Shown):
             right, text = judgement.right, judgement.verdict
-            if right:
+            if right and judgement.beside:
                 text = str(judgement)
         else:
             right, text = judgement

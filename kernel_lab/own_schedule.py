@@ -58,7 +58,8 @@ class Shown:
     `right` says whether the result agrees with NumPy's; `wrong` is the first element that does not,
     and `error` the reason for which there is no result (TVM refuses the schedule). `size` is the
     size of the run, `traced` the size at which the accesses were checked and counted: the same, or
-    a smaller one if a trace of the run would be too large. `trace` has the accesses, `lines` the
+    a smaller one if a trace of the run would be too large. `beside` is the name of the rung that it
+    is timed against, or None. `trace` has the accesses, `lines` the
     cache lines that the instructions touch, by buffer of global memory. Times, the picture and the
     figures of a GPU are made when they are first read.
     """
@@ -73,6 +74,7 @@ class Shown:
         small: Mapping[str, Any] | None,
     ) -> None:
         self.name, self.size = rung.name, dict(case.size)
+        self.beside = None if beside is None else beside.name
         self.error: str | None = None
         self.wrong: WrongElement | None = None
         self.traced: dict[str, Any] = {}
@@ -218,8 +220,8 @@ class Shown:
         if self.seconds is None:
             return "not timed: " + str(build.why_no_gpu() if self.right else "it is not right")
         said = f"{_time(self.seconds)} at {describe(self.size)}"
-        if self.faster is not None and self._beside is not None:
-            said += f", {self.faster:.3g} times as fast as {self._beside.name}"
+        if self.faster is not None:
+            said += f", {self.faster:.3g} times as fast as {self.beside}"
         return said
 
     def __str__(self) -> str:

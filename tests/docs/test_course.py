@@ -126,14 +126,13 @@ def spoiled(answer, wanted):
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """Times of one short block each."""
-    monkeypatch.setattr(own_schedule, "_ROUNDS", 1)
-    monkeypatch.setattr(own_schedule, "_SECONDS_BLOCK", 0.001)
+def untimed(monkeypatch):
+    """tests/kernel_lab/test_own_schedule.py tests the times."""
+    monkeypatch.setattr(own_schedule.Shown, "speed", "not timed")
 
 
 @by_exercise
-def test_an_exercise_is_judged(number, file, answer, tmp_path, quick):
+def test_an_exercise_is_judged(number, file, answer, tmp_path, untimed):
     """Untouched, with the lesson's answer, and with a wrong one."""
     assert exercises.find(number) == [file]
     assert exercises.check(file).state == exercises.UNWRITTEN

@@ -55,7 +55,17 @@ def test_a_right_answer_is_right_and_says_what_was_found(folder):
     # B has 16 lines, and is read whole for each of 8 rows; A has 4 lines, C 16.
     verdict = judged(folder, misses=8 * 16 + 4 + 16)
     assert verdict.state == exercises.RIGHT
-    assert "rows: right at M=8, N=32, K=8" in verdict.text
+    assert verdict.text.startswith("rows: right at M=8, N=32, K=8\n")
+
+
+def test_a_right_answer_is_timed_beside_a_rung(folder):
+    path = folder / "9_2_rows.py"
+    path.write_text(
+        "from kernel_lab import show\n\n\ndef check():\n"
+        "    yield show(lambda sch, case: None, size={'M': 8, 'N': 32, 'K': 8}, beside='naive')\n"
+    )
+    verdict = exercises.check(path)
+    assert verdict.state == exercises.RIGHT and "times as fast as naive" in verdict.text
 
 
 @pytest.mark.parametrize(
