@@ -24,7 +24,7 @@ NATIVE := CMakeLists.txt $(wildcard runtime/*.txt runtime/*.cmake) $(PROJECTS) \
   $(shell find src runtime/src runtime/include runtime/cmake -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs packaging .ci
+LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench exercises gallery tests docs packaging .ci
 CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples bench tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build

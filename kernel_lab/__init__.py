@@ -2,7 +2,8 @@
 
 A *workload* defines a computation. A *ladder* is its list of *rungs*: each rung changes one thing
 about how it is computed and states the gain to expect. `python -m kernel_lab gemm -d cpu` checks
-every rung against NumPy, times them side by side and prints the gain of each step.
+every rung against NumPy, times them side by side and prints the gain of each step. `show` does the
+same for a schedule of your own, and `python -m kernel_lab check 3` for the exercises of a lesson.
 
 The lab uses TVM through needle_tvm and does not use needle. Importing this package imports neither.
 
@@ -20,7 +21,25 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
+- `own_schedule` is `show`: it checks, counts, draws and times a reader's schedule. `exercises`
+  judges the files in the folder `exercises`.
 - `source` joins a rung's code with the helpers that it uses. `docs/guide/excerpts.py`
   writes it into the guide's chapters, which have a section for every rung of each CPU ladder and of
   the GPU's matmul.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernel_lab.own_schedule import show
+
+__all__ = ["show"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "show":
+        raise AttributeError(f"module 'kernel_lab' has no attribute {name!r}")
+    return importlib.import_module("kernel_lab.own_schedule").show

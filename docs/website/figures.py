@@ -37,7 +37,10 @@ def drawn(chapter: Path, notebook: NotebookNode) -> str:
 
 def _parts(data: Mapping[str, str]) -> list[str]:
     """Return the HTML that the page shows for one output of a cell."""
-    steppers = _STEPPER.findall(data.get("text/html", ""))
+    html = data.get("text/html", "")
+    if html.startswith('<div class="shown"'):  # of kernel_lab.show
+        return ["\n" + " ".join(html.replace("<div", "<div data-search-exclude", 1).split())]
+    steppers = _STEPPER.findall(html)
     if steppers:
         return [each.replace("<figure", "\n<figure data-search-exclude", 1) for each in steppers]
     if "image/svg+xml" not in data:

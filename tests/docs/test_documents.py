@@ -101,6 +101,7 @@ def test_commands_exist(name):
         "docs/ship-an-existing-model.md",
         "docs/c-and-cpp.md",
         "docs/cross-compiling.md",
+        "docs/course/README.md",
         *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/guide/*.md")),
     ],
 )

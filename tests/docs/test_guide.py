@@ -60,10 +60,11 @@ def run_shell(cell, folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", [*notebooks.chapters(), *BESIDE], ids=lambda path: path.stem)
-def test_chapter(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
+def run_page(path, folder, monkeypatch):
+    """Run the blocks of a page in a folder and compare what they print; return the names that they
+    defined, and what is missing here for some of them."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(folder / "cache"))
     namespace = {"__name__": "__main__"}
     missing = set()
     for cell in notebooks.cells(path):
@@ -72,9 +73,15 @@ def test_chapter(path, tmp_path, monkeypatch):
         if lacking or cell.kind == "markdown":
             continue
         if cell.kind == "sh":
-            run_shell(cell, tmp_path)
+            run_shell(cell, folder)
         else:
             run_python(cell, path, namespace)
+    return namespace, missing
+
+
+@pytest.mark.parametrize("path", [*notebooks.chapters(), *BESIDE], ids=lambda path: path.stem)
+def test_chapter(path, tmp_path, monkeypatch):
+    _, missing = run_page(path, tmp_path, monkeypatch)
     if missing:
         pytest.skip(f"blocks left out: no {', '.join(sorted(missing))}")
 

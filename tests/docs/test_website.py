@@ -173,14 +173,16 @@ def test_pictures_stand_after_the_blocks_that_draw_them(tmp_path):
     stepper = '<figure class="stepper">\n</figure>'
     steps = {"text/html": f"{stepper}\n<script></script>", "text/plain": "steps.html"}
     printed = v4.new_output("stream", text="x")
-    shown = [v4.new_output("display_data", data) for data in (picture, steps)]
+    judged = {"text/html": '<div class="shown"><p>right</p>\n</div>', "text/plain": "right"}
+    shown = [v4.new_output("display_data", data) for data in (picture, steps, judged)]
     made.cells[1].outputs = [printed, *shown]
     text = figures.drawn(chapter, made)
     before, drawn, after = re.split(r"\n(<figure class=\"drawn\">.*?</figure>)\n", text)
     assert before.endswith("draw()\n```\n") and 'aria-label="a: accesses"' in drawn
     assert "<path/></svg></figure>" in drawn and "9pt" not in drawn and "xml version" not in drawn
     stepped = stepper.replace("<figure", "<figure data-search-exclude")
-    assert after == f"\n{stepped}\n\n```sh\nls\n```\n\nEnd.\n\n\n{stepwise.script()}"
+    verdict = '<div data-search-exclude class="shown"><p>right</p> </div>'
+    assert after == f"\n{stepped}\n\n{verdict}\n\n```sh\nls\n```\n\nEnd.\n\n\n{stepwise.script()}"
 
 
 def assert_every_pass_is_shown(text):
