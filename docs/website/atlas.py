@@ -182,7 +182,9 @@ def _told(ladder: Ladder, rung: Rung) -> list[str]:
     if rung.after is None:
         return [f"**Measured.** {row.time}." if row else "**Not measured.**"]
     low, high = rung.expected
-    parts = [f"**Predicted: {low:g} to {high:g} times the speed of `{rung.after}`.** {rung.prediction}"]
+    parts = [
+        f"**Predicted: {low:g} to {high:g} times the speed of `{rung.after}`.** {rung.prediction}"
+    ]
     if row and row.factor is not None:
         came = against(row.factor, f"`{rung.after}`")
         parts.append(f"**Measured: {came}** ({row.spread} with quartiles), {row.time}.")
@@ -200,7 +202,8 @@ def _published(ladder: Ladder, rung: Rung) -> str:
         (new, old)
         for new in given
         for old in given
-        if (new.rung, old.rung) == (rung.name, rung.after) and new.document == old.document
+        if (new.rung, old.rung) == (rung.name, rung.after)
+        and new.document == old.document
         and new.machine == old.machine
     ]
     return " ".join(
