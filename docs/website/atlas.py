@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import posixpath
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ SOURCES = {
     "002": "Ye's GEMM article",
     "004": "Assignment A3",
 }
+_HOLDS, _DIFFERS = "When it differs.", "Why they differ."
 _LONG = 40  # lines of a difference that are shown without being unfolded
 
 # The picture that shows the idea of a rung: who works (worker), the requests of a warp (warp), its
@@ -182,16 +184,18 @@ def _told(ladder: Ladder, rung: Rung) -> list[str]:
     if rung.after is None:
         return [f"**Measured.** {row.time}." if row else "**Not measured.**"]
     low, high = rung.expected
-    parts = [
-        f"**Predicted: {low:g} to {high:g} times the speed of `{rung.after}`.** {rung.prediction}"
-    ]
-    if row and row.factor is not None:
-        came = against(row.factor, f"`{rung.after}`")
-        parts.append(f"**Measured: {came}** ({row.spread} with quartiles), {row.time}.")
+    predicted = f"**Predicted: {low:g} to {high:g} times the speed of `{rung.after}`.**"
+    parts = [f"{predicted} {_sentence(rung.prediction)}"]
+    if found and row and row.factor is not None:
+        page = posixpath.relpath(found.page, ATLAS)
+        parts.append(
+            f"**Measured: {row.spread} times**, {row.time} a call ([all figures]({page}))."
+        )
     else:
         parts.append(f"**Not measured.** {_published(ladder, rung)}".rstrip())
     if rung.explained:
-        parts.append(f"**Why they differ.** {_sentence(rung.explained)}.")
+        holds = row is None or row.factor is None or low <= row.factor <= high
+        parts.append(f"**{_HOLDS if holds else _DIFFERS}** {_sentence(rung.explained)}.")
     return parts
 
 
