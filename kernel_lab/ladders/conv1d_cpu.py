@@ -83,9 +83,10 @@ def vectorise(sch: Schedule, case: Case) -> Any:
     and no packed one), and with k outside, each result is also loaded and stored at every term. The
     only gain is fewer loop instructions.
 
-    Prediction: each lane keeps its two comparisons, one after the other, and adds a load and a
-    store of its result to the six or seven instructions of a term; the counter of the loop is
-    shared by sixteen lanes.
+    Prediction: a term of the scalar loop has about 7 instructions, 2 of them comparisons. A lane
+    keeps these 2, one lane after the other, and adds a load and a store of its result; it shares
+    the loop's counter with 15 others. That is 6 instructions, or 12 if lanes are also taken out of
+    vectors and put back.
 
     Picture: B is a staircase of steps as high as a vector, violet throughout: each vector is loaded
     and stored at every term.

@@ -194,8 +194,9 @@ def one_pass(sch: Schedule, case: Case) -> Any:
     long as a row stays there. The result loses digits if the row's first value is far from its
     mean.
 
-    Prediction: two sweeps over a row instead of three, of which the last one, with its stores, is
-    the longest.
+    Prediction: a vector of x is loaded in three sweeps, in the last one beside gamma and beta: 1 +
+    1 + 3 loads, one a cycle. One sweep for both sums makes that 1 + 3: 1.25 times, more if the sums
+    wait for their chains, and nothing if the store of 2 cycles is the limit.
 
     Picture: `lanes.v0` and `lanes.v1` are the sums and the sums of squares: one stroke over x fills
     both. The ramps after it join the lanes, one after the other.
