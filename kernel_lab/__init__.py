@@ -20,7 +20,7 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
-- `source` joins a rung's code with the helpers that it uses. `docs/guide/excerpts.py`
-  writes it into the guide's chapters, which have a section for every rung of each CPU ladder and of
-  the GPU's matmul.
+- `source` joins a rung's code with the helpers that it uses. `docs/website/atlas.py` writes a page
+  for each ladder with the code, the changes, a picture and the prediction of each of its rungs, and
+  `docs/guide/excerpts.py` writes the code into the guide's chapters.
 """

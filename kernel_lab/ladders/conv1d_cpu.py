@@ -144,9 +144,9 @@ def pad(sch: Schedule, case: Case) -> None:
     At M=4096, N=128 that is 32 times. The copy costs M moves and checks the bounds once for each
     element. There is no schedule yet, so the gain is the algorithm's alone.
 
-    Prediction: 17,297,408 terms become 540,672, 32 times fewer. A term without a comparison takes 4
-    cycles if each waits for the one before, and less where the processor overlaps the chains of
-    neighbouring results; with the comparisons it took about as long. So 32, give or take a half.
+    Prediction: 17,297,408 terms become 540,672, 32 times fewer. Before, a term took 3 cycles (15
+    ms); now it takes 4 if each waits for the one before, or 2 if the processor overlaps the chains
+    of neighbouring results. That is 24 to 48.
 
     Picture: The copy reads A once, at the left. Then `padded` is a narrow band, eight neighbours
     for each result. At the right, results go from the tiles to B. Everything that was between the
@@ -278,8 +278,8 @@ def local_copies(sch: Schedule, case: Case) -> None:
     to the one load for each multiply-add.
 
     Prediction: for 16 taps of a tile, 143 elements of the signal and 16 taps are copied, beside 128
-    multiply-adds whose loads take 256 cycles. Copied in vectors that is 4 %, one by one 60 % of the
-    sums' time; the other half of the rung does not change.
+    multiply-adds whose loads take 256 cycles. A copy in vectors adds 4 % to the sums' time, a copy
+    one by one 60 %. The sums are 60 % of the rung's time.
 
     Picture: Each red ramp in `padded_global` fills the buffer, and the block beside it uses it. The
     ramps are as wide as the blocks: half of the steps copy elements that were just as near before.
@@ -357,9 +357,9 @@ def window(sch: Schedule, case: Case) -> None:
     same: tiles in registers, two loops unrolled, lanes in vectors, tiles on the threads.
 
     Prediction: the loads took 9.7 microseconds; now 14 loads of two turns serve 44 multiply-adds,
-    so the arithmetic is the limit: 24 x 11 x 128 cycles on two threads, 4.7 microseconds. With 3 to
-    7 for the copy and the waking, (9.7 + 3) / (4.7 + 3) to (9.7 + 7) / (4.7 + 7), and a tenth less
-    if the last tiles are not shared evenly.
+    so the arithmetic is the limit: 24 x 11 x 128 cycles on two threads, 4.7 microseconds. The
+    copies and the waking take 3 to 7: (9.7 + 3) / (4.7 + 3) is 1.65, (9.7 + 7) / (4.7 + 7) is 1.43,
+    and less if the 24 tiles are not shared evenly.
 
     Picture: `taps` has four lines at a time, the four steps of p, a vector apart. The strokes in
     `padded` are 14 vectors high and overlap from one s to the next.

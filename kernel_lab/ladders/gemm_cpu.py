@@ -151,8 +151,8 @@ def cache_write(sch: Schedule, case: Case) -> None:
     a power of two, even in the same set of the cache).
 
     Prediction: for four steps of k, `parallel` loads four vectors of B and four of C and stores C
-    four times, 8 cycles. Now C is loaded and stored once for the four: at most 5 loads, 5 cycles,
-    which is 1.6 times. If LLVM keeps the vectors of B in registers while the rows pass, 4
+    four times, which takes 8 cycles. Now C is loaded and stored once for the four: 5 loads, 5
+    cycles, so 1.6 times. If LLVM keeps the vectors of B in registers from row to row, 4
     multiply-adds take 4 cycles: 2 times. The rows of C, 2 KiB apart and in two sets of the cache,
     may have cost more than their loads.
 

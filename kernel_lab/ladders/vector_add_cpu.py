@@ -55,7 +55,7 @@ def parallel(sch: Schedule, case: Case) -> Any:
 
     One core alone cannot request as many cache lines at a time as memory can deliver.
 
-    Prediction: two cores have twice as many lines on their way, so 2 at best, and less if the
+    Prediction: two cores have twice as many cache lines in flight, so 2 at best, and less if the
     third-level cache, which both share, is the limit first.
 
     Picture: Each worker has half of each vector.

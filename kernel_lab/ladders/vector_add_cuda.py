@@ -36,9 +36,9 @@ def naive(sch: Schedule, case: Case) -> None:
 def threads(sch: Schedule, case: Case) -> None:
     """Use blocks of 256 threads on neighbouring elements: a warp's load is a run of 128 bytes.
 
-    Prediction: an A100's multiprocessor needs 6,127 bytes on their way all the time (10.2 bytes a
-    cycle for 600 cycles); 32 lanes with two loads have 256, a 24th. Now 2,048 threads have enough.
-    The lanes alone would give 32.
+    Prediction: an A100's multiprocessor needs 6,127 bytes in flight (10.2 bytes a cycle for 600
+    cycles). In `naive`, 32 threads with two loads each have 256, a 24th. Now 2,048 threads have
+    more than enough. The lanes alone would give 32.
 
     Picture: The staircase has no gaps: a request is 4 sectors, and every byte of them is used. Such
     an access is *coalesced*.
@@ -55,7 +55,7 @@ def vector_loads(sch: Schedule, case: Case) -> None:
 
     Memory was already the limit, so little is left to gain.
 
-    Prediction: the bytes are the same, and 16 KiB were on their way where 6 are enough; there are a
+    Prediction: the bytes are the same, and 16 KiB were in flight where 6 are enough; there are a
     quarter as many requests.
 
     Picture: A bar is 16 bytes long, and a request is 16 sectors. An element still costs the same

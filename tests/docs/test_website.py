@@ -230,11 +230,11 @@ def test_the_site_is_built(tmp_path, monkeypatch):
     assert chapter.count("DecompressionStream") == 1
     anchors = re.findall(r' id="([^"]+)"', chapter)
     assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
-    page = (site / "atlas/vector_add-cpu.html").read_text()
-    headings = re.findall(r'<h3 id="([^"]+)">', page)
+    shown = (site / "atlas/vector_add-cpu.html").read_text()
+    headings = re.findall(r'<h3 id="([^"]+)">', shown)
     assert [name.partition("-which")[0] for name in headings] == [r.name for r in ladder.rungs]
-    anchors = re.findall(r' id="([^"]+)"', page)
-    assert len(anchors) == len(set(anchors)) and page.count('class="drawn"') == len(ladder.rungs)
+    anchors = re.findall(r' id="([^"]+)"', shown)
+    assert len(anchors) == len(set(anchors)) and shown.count('class="drawn"') == len(ladder.rungs)
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
     texts = " ".join(entry["text"] for entry in index["docs"])
