@@ -110,14 +110,14 @@ def figures(ladder: Ladder) -> str:
     rows = [_figure(each, found) for each in published]
     named = {each.rung for each in published}
     rows += [
-        f"| | | | {_named(ladder, name)} | {_milliseconds(found, name)} |"
+        f"| | | {_named(ladder, name)} | {_milliseconds(found, name)} | |"
         for name in _ours(ladder, found)
         if name not in named
     ]
-    head = "| published | source | ms | ours | ms |\n|---|---|---|---|---|"
+    head = "| published | ms | ours | ms | source |\n|---|---|---|---|---|"
     if not published:
         head = "| ours | ms |\n|---|---|"
-        rows = [row.replace("| | | ", "", 1) for row in rows]
+        rows = [row.removeprefix("| | ").removesuffix(" |") for row in rows]
     return "\n".join([head, *rows])
 
 
@@ -134,10 +134,10 @@ def _ours(ladder: Ladder, found: Measured | None) -> list[str]:
 def _figure(each: Published, found: Measured | None) -> str:
     where = f"{SOURCES[each.document]}, {each.machine.partition(', from')[0]}"
     if not each.rung:
-        return f"| {each.step} | {where} | {each.milliseconds:g} | | |"
+        return f"| {each.step} | {each.milliseconds:g} | | | {where} |"
     own = f"`{each.rung}`" if each.rung.islower() else each.rung
     ours = _milliseconds(found, each.rung)
-    return f"| {each.step} | {where} | {each.milliseconds:g} | {own} | {ours} |"
+    return f"| {each.step} | {each.milliseconds:g} | {own} | {ours} | {where} |"
 
 
 def _named(ladder: Ladder, name: str) -> str:

@@ -101,10 +101,11 @@ def test_every_published_figure_has_a_row_beside_ours():
             ]
             assert f"| {each.milliseconds:g} |" in row
             if each.rung and ladder.device == "cuda":
-                assert row.endswith("| not measured |")
+                assert f"| not measured | {atlas.SOURCES[each.document]}" in row
             elif each.rung:
                 found = MEASURED[ladder.workload.name, ladder.device]
-                assert row.endswith(f"| {found.row(each.rung).milliseconds} |")
+                ours = found.row(each.rung).milliseconds
+                assert f"| {ours} | {atlas.SOURCES[each.document]}" in row
 
 
 def test_published_rungs_exist():
