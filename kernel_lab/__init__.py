@@ -23,9 +23,8 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
 - `own_schedule` is `show`: it checks, counts, draws and times a reader's schedule. `exercises`
   judges the files in the folder `exercises`.
-- `source` joins a rung's code with the helpers that it uses. `docs/guide/excerpts.py`
-  writes it into the guide's chapters, which have a section for every rung of each CPU ladder and of
-  the GPU's matmul.
+- `source` joins a rung's code with the helpers that it uses. `docs/website/atlas.py` writes a page
+  for each ladder with the code, the changes, a picture and the prediction of each of its rungs.
 """
 
 from __future__ import annotations

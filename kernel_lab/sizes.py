@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab.rung import Rung
-from kernel_lab.workload import Case, Workload
+from kernel_lab.workload import Case, Processor, Size, Workload
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
@@ -63,17 +64,26 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     From the last dimension to the first, each is made as small as `Nest.shows` allows, by doubling
     from the workload's `drawn`.
     """
+    return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor))
 
+
+@functools.lru_cache(maxsize=256)  # a report asks several times for each rung
+def _drawn(
+    least: Callable[[Size], Size],
+    rung: Rung,
+    given: tuple[tuple[str, Any], ...],
+    processor: Processor,
+) -> dict[str, Any]:
     def nest(size: Mapping[str, Any]) -> Nest | None:
         if rung.claims(size) is not None:
             return None
-        return nest_of(rung.module(Case(size, case.processor)))
+        return nest_of(rung.module(Case(size, processor)))
 
-    size = dict(case.size)
-    whole = nest_of(rung.module(case))
+    size = dict(given)
+    whole = nest_of(rung.module(Case(size, processor)))
     tile = _tile(size, whole, nest)
     for name in reversed(_dimensions(size)):
-        for value in _doubling(int(workload.drawn(size)[name]), size[name]):
+        for value in _doubling(int(least(size)[name]), size[name]):
             found = nest({**size, name: value})
             if found is not None and found.shows(whole, tile):
                 size[name] = value

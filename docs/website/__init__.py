@@ -4,7 +4,9 @@
   form that Python-Markdown reads.
 - `home` makes the first page.
 - `figures` takes the chapters' pictures out of their notebooks (`docs/guide/notebooks.py` executes
-  the chapters). `rungs` adds, folded below a rung's code, the changes that the rung makes.
+  the chapters).
+- `atlas` writes the sections of the rungs into the ladders' pages, with the times that `measured`
+  reads from docs/results.
 - `compiler` runs the pipeline on the small models of `models` and shows each pass; `drawing` draws
   their graphs.
 - `lab` adds the lab's reports. `docs/reference.py` makes pages from the docstrings.

@@ -1,4 +1,4 @@
-"""The guide, the documents, the reference and the lab's reports as one static site.
+"""The guide, the atlas, the documents, the reference and the lab's reports as one static site.
 
 `python -m docs.website OUT [--no-lab]` writes the site into the folder OUT; open its index.html in
 a browser. The command needs the extras `guide` and `site`. If links lead nowhere, or pages would
@@ -19,15 +19,17 @@ from typing import Any
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler, figures, home, lab, rungs
+from docs.website import atlas, check, compiler, figures, home, lab
 from docs.website.normal import normal
 from docs.website.pages import ROOT, Pages
+from kernel_lab import registry
 
 GUIDE = "docs/guide"
 # The pages in the tabs at the top; pages that they link to are on the site as well.
 _TABS: dict[str, list[str]] = {
     "Home": [home.HOME],
     "Guide": [f"{GUIDE}/README.md"],
+    "Atlas": [f"{atlas.ATLAS}/README.md", *map(atlas.page_of, registry.LADDERS.values())],
     "Using needle": [
         "README.md",
         "docs/layers.md",
@@ -89,8 +91,7 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages; return the list of tabs and their pages for MkDocs."""
     made = _notebooks(source / "guide" / "notebooks")
     drawn = {chapter: figures.drawn(chapter, notebook) for chapter, notebook in made.items()}
-    texts = {chapter: rungs.with_ir(text) for chapter, text in drawn.items()}
-    pages = Pages(source, {**texts, ROOT / home.HOME: home.text()})
+    pages = Pages(source, {**drawn, **atlas.texts(), ROOT / home.HOME: home.text()})
     tabs: dict[str, list[Any]] = {
         title: [pages.add(name) for name in names] for title, names in _TABS.items()
     }
@@ -115,7 +116,7 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
 
     tabs["Inside"].append({"How the compiler works": ["compiler/index.md", "compiler/passes.md"]})
     if with_lab:
-        tabs["Guide"].append("lab/index.md")
+        tabs["Atlas"].append("lab/index.md")
     tabs["Reference"] = [
         "reference/index.md",
         *(f"reference/{reference.page_name(page)}" for page in sorted(reference.PAGES)),

@@ -1,4 +1,4 @@
-"""The ladders' code in the guide is that of the ladders, and every rung has its section."""
+"""The ladders' code in the guide is that of the ladders."""
 
 import importlib.util
 import re
@@ -13,24 +13,6 @@ from kernel_lab.ladders import gemm_cpu
 from tests import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
-CHAPTERS = {
-    ("vector_add", "cpu"): ["02-schedules"],
-    ("gemm", "cpu"): ["03-cpu"],
-    ("softmax", "cpu"): ["13-rows"],
-    ("layer_norm", "cpu"): ["13-rows"],
-    ("attention", "cpu"): ["14-attention-and-bytes"],
-    ("int8_gemm", "cpu"): ["14-attention-and-bytes"],
-    ("conv1d", "cpu"): ["15-convolutions"],
-    ("depthwise", "cpu"): ["15-convolutions"],
-    ("separable", "cpu"): ["15-convolutions"],
-    ("gelu_matmul", "cpu"): ["06-kernel-to-model"],
-    ("vector_add", "cuda"): ["04-gpu"],
-    ("gemm", "cuda"): ["04-gpu", "16-gpu-rungs"],
-    ("conv1d", "cuda"): ["16-gpu-rungs"],
-    ("depthwise", "cuda"): ["16-gpu-rungs"],
-    ("separable", "cuda"): ["16-gpu-rungs"],
-    ("gelu_matmul", "cuda"): ["16-gpu-rungs"],
-}
 
 
 def _excerpts():
@@ -51,26 +33,6 @@ def test_excerpts_are_the_ladders_code():
         blocks = re.findall(r"^<!-- code:", text, re.M)
         found = re.findall(r"^<!-- code: \w+ [\w/]+ -->\n```python\n", text, re.M)
         assert len(blocks) == len(found), chapter.name
-
-
-def _sections(chapters):
-    """The sections of chapters, each from its heading to the next one."""
-    texts = [(GUIDE / f"{chapter}.md").read_text() for chapter in chapters]
-    return [part for text in texts for part in re.split(r"^##+ ", text, flags=re.M)[1:]]
-
-
-def test_every_ladder_has_a_chapter():
-    assert set(CHAPTERS) == set(registry.LADDERS)
-
-
-@pytest.mark.parametrize(("name", "device"), CHAPTERS)
-def test_every_rung_has_a_section_with_its_code_and_an_exercise(name, device):
-    sections = _sections(CHAPTERS[name, device])
-    for rung in registry.ladder(name, device).rungs:
-        marker = f"{name}/{device}/{rung.name} -->"
-        (own,) = {part for part in sections if marker in part}
-        assert re.match(rf"{rung.name}\b", own), rung.name
-        assert re.search(r"^\*\*Exercise \d+\.\*\*", own, re.M), rung.name
 
 
 def test_exercises_are_numbered_from_1_in_every_chapter():

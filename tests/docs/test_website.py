@@ -14,10 +14,10 @@ pytest.importorskip("tvm", reason="the site has pages of the compiler, which nee
 from docs import reference
 from docs.guide import notebooks
 from docs.website import __main__ as website
-from docs.website import check, compiler, drawing, figures, home, rungs
+from docs.website import atlas, check, compiler, drawing, figures, home
 from docs.website.models import examples
 from docs.website.normal import normal
-from kernel_lab import cli
+from kernel_lab import registry
 from kernel_lab.diagrams import stepwise
 from needle.trace import trace
 from needle_tvm.frontend.lowering import lowered
@@ -146,23 +146,6 @@ def names_of(picture):
     return re.findall(r'font-weight="bold"[^>]*>([^<]+)<', picture)[2:-1]
 
 
-def test_what_a_rung_changes_stands_after_the_last_block_of_its_code():
-    """The command of the text prints what the text shows."""
-    definition = "<!-- code: definition vector_add/cpu/naive -->\n```python\ndefine\n```"
-    schedule = "<!-- code: schedule vector_add/cpu/vectorise -->\n```python\n{}\n```"
-    first, second = schedule.format("one"), schedule.format("two")
-    text = f"{definition}\n\nText.\n\n{first}\n\nMore.\n\n{second}\n\nEnd.\n"
-    made = rungs.with_ir(text)
-    parts = re.split(r'\n\n(<details markdown="1" class="ir">.*?</details>)', made, flags=re.S)
-    assert "".join(parts[::2]) == text
-    assert parts[0] == definition and parts[2].endswith(second)
-    assert "<summary>Its IR</summary>" in parts[1] and "for i in range(" in parts[1]
-    command = re.search(r"`python -m kernel_lab (vector_add .* vectorise)` prints", parts[3])[1]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        cli.main(command.split())
-    assert f"```diff\n{printed.getvalue()}```" in parts[3]
-
-
 def test_pictures_stand_after_the_blocks_that_draw_them(tmp_path):
     v4 = pytest.importorskip("nbformat.v4", reason="needs the [guide] extra")
     chapter = tmp_path / "99-drawing.md"
@@ -202,7 +185,8 @@ def assert_every_pass_is_shown(text):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MkDocs's own
 def test_the_site_is_built(tmp_path, monkeypatch):
-    """With the outputs of one chapter: test_guide.py runs them all."""
+    """With the outputs of one chapter and the rungs of one ladder: test_guide.py and test_atlas.py
+    have the others."""
     executed, write = notebooks.executed, compiler.write
     passes = []
 
@@ -213,6 +197,9 @@ def test_the_site_is_built(tmp_path, monkeypatch):
         write(folder)
         passes.append((folder / "passes.md").read_text())
 
+    ladder = registry.ladder("vector_add", "cpu")
+    rungs = {ROOT / atlas.page_of(ladder): atlas.text("vector_add", "cpu")}
+    monkeypatch.setattr(atlas, "texts", lambda: rungs)
     monkeypatch.setattr(notebooks, "executed", one_executed)
     monkeypatch.setattr(compiler, "write", kept)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -227,6 +214,7 @@ def test_the_site_is_built(tmp_path, monkeypatch):
         "guide/index.html",
         *(f"guide/{stem}.html" for stem in (*stems, "start-here", "glossary", "faq")),
         *(f"guide/notebooks/{stem}.ipynb" for stem in stems),
+        *(f"atlas/{name}-{device}.html" for name, device in registry.LADDERS),
         *(f"reference/{reference.page_name(each)[:-3]}.html" for each in reference.PAGES),
         "compiler/passes.html",
         "contributing.html",
@@ -244,7 +232,11 @@ def test_the_site_is_built(tmp_path, monkeypatch):
     assert chapter.count("DecompressionStream") == 1
     anchors = re.findall(r' id="([^"]+)"', chapter)
     assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
-    assert "What it changes in the IR of naive" in chapter and "--diff tile" in chapter
+    shown = (site / "atlas/vector_add-cpu.html").read_text()
+    headings = re.findall(r'<h3 id="([^"]+)">', shown)
+    assert [name.partition("-which")[0] for name in headings] == [r.name for r in ladder.rungs]
+    anchors = re.findall(r' id="([^"]+)"', shown)
+    assert len(anchors) == len(set(anchors)) and shown.count('class="drawn"') == len(ladder.rungs)
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
     texts = " ".join(entry["text"] for entry in index["docs"])
@@ -282,7 +274,7 @@ def test_a_broken_link_ends_the_build(tmp_path):
 def test_a_report_of_the_lab_is_part_of_the_site(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from docs.website import lab
-    from kernel_lab import registry, report
+    from kernel_lab import report
 
     monkeypatch.setattr(report, "PICTURED", report.PICTURED)  # put back afterwards
 
