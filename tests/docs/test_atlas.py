@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tvm", reason="the atlas needs the [tvm] extra")
 
-from docs.guide import notebooks
+from docs.course import notebooks
 from docs.website import atlas, home, measured
 from kernel_lab import registry
 from tests import ROOT

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="the course needs the [tvm] extra")
 from matplotlib.image import imread
 
 from docs.course import pictures
-from docs.guide import notebooks
+from docs.course import notebooks
 from kernel_lab import exercises, own_schedule, registry
 from kernel_lab.workload import Case, Processor
 from needle_tvm._tvm.names import Schedule, te, tvm

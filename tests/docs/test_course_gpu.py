@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tvm", reason="the course needs the [tvm] extra")
 
-from docs.guide import notebooks
+from docs.course import notebooks
 from kernel_lab import registry
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case

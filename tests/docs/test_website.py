@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 pytest.importorskip("tvm", reason="the site has pages of the compiler, which needs the [tvm] extra")
 
 from docs import reference
-from docs.guide import notebooks
+from docs.course import notebooks
 from docs.website import __main__ as website
 from docs.website import atlas, check, compiler, drawing, figures, home
 from docs.website.models import examples

@@ -1,6 +1,6 @@
-"""The guide's chapters as executed Jupyter notebooks: `python docs/guide/notebooks.py OUT`.
+"""The course's pages as executed Jupyter notebooks: `python -m docs.course.notebooks OUT`.
 
-A chapter is Markdown. A fenced block marked `python` or `sh` is code; words after the mark are what
+A page is Markdown. A fenced block marked `python` or `sh` is code; words after the mark are what
 it needs (`nvcc`, `torch`). In a python block a comment `# -> text` stands for one line of output;
 the tests run every block and compare. What stands between <details> and </details>, the answer to
 an exercise, is folded.
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-GUIDE = Path(__file__).parent
+COURSE = Path(__file__).parent
 KERNEL = "needle"
 _SECONDS = 600  # that a cell may take
 _FENCE = re.compile(r"^```(python|sh)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -36,12 +36,12 @@ _SHELL = "%%bash -e\n"
 
 
 class NotExecuted(Exception):
-    """A chapter's notebook whose code raised an error, with chapter, cell, line and error."""
+    """A page's notebook whose code raised an error, with page, cell, line and error."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of a chapter: `kind` is "markdown", "python" or "sh", `line` its first line."""
+    """A piece of a page: `kind` is "markdown", "python" or "sh", `line` its first line."""
 
     kind: str
     text: str
@@ -54,13 +54,14 @@ class Cell:
         return _OUTPUT.findall(self.text)
 
 
-def chapters() -> list[Path]:
-    """Return the chapters' files, in order."""
-    return sorted(GUIDE.glob("[0-9][0-9]-*.md"))
+def pages() -> list[Path]:
+    """Return the files of the lessons and of the two pages after them, in the order of reading."""
+    after = ("from-kernel-to-model", "search")
+    return [*sorted(COURSE.glob("[0-9][0-9]-*.md")), *(COURSE / f"{name}.md" for name in after)]
 
 
 def cells(path: Path) -> list[Cell]:
-    """Return a chapter's text and code, in order; together they are the whole file."""
+    """Return a page's text and code, in order; together they are the whole file."""
     source = path.read_text()
     found, end = [], 0
     for match in _FENCE.finditer(source):
@@ -80,7 +81,7 @@ def _add_text(found: list[Cell], source: str, start: int, end: int) -> None:
 
 
 def notebook(path: Path) -> NotebookNode:
-    """Return the chapter in Jupyter's format, without outputs."""
+    """Return the page in Jupyter's format, without outputs."""
     from nbformat import v4
 
     made, folded = v4.new_notebook(), False
@@ -144,7 +145,7 @@ def _title() -> str:
 
 
 def executed(path: Path) -> NotebookNode:
-    """Return the chapter with the outputs of its code, run in the kernel and an empty folder.
+    """Return the page with the outputs of its code, run in the kernel and an empty folder.
 
     A cell whose requirements are missing here says so in place of an output. Raises NotExecuted.
     """
@@ -152,7 +153,7 @@ def executed(path: Path) -> NotebookNode:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     made = notebook(path)
-    with tempfile.TemporaryDirectory(prefix="needle-guide-") as folder:
+    with tempfile.TemporaryDirectory(prefix="needle-course-") as folder:
         environment = {**os.environ, "NO_COLOR": "1", "NEEDLE_CACHE_DIR": f"{folder}/cache"}
         client = nbclient.NotebookClient(
             made,
@@ -189,8 +190,8 @@ def _left_out(missing: list[str]) -> dict[str, Any]:
 
 
 def write(folder: Path) -> dict[Path, NotebookNode]:
-    """Execute every chapter, several at once, and write the notebooks into `folder`, each by the
-    name of its chapter; the notebooks by their chapters. Raises NotExecuted."""
+    """Execute every page, several at once, and write the notebooks into `folder`, each by the name
+    of its page; return the notebooks by their pages. Raises NotExecuted."""
     import nbformat
 
     from needle_runtime.process.threads import available_cores
@@ -198,9 +199,9 @@ def write(folder: Path) -> dict[Path, NotebookNode]:
     install_kernel()
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(available_cores()) as pool:
-        made = dict(zip(chapters(), pool.map(executed, chapters()), strict=True))
-    for chapter, each in made.items():
-        nbformat.write(each, folder / f"{chapter.stem}.ipynb")
+        made = dict(zip(pages(), pool.map(executed, pages()), strict=True))
+    for page, each in made.items():
+        nbformat.write(each, folder / f"{page.stem}.ipynb")
     return made
 
 
@@ -215,8 +216,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"notebooks need Jupyter ({error}): make guide installs it, or .[guide]")
     except NotExecuted as error:
         sys.exit(str(error))
-    for chapter in made:
-        sys.stdout.write(f"{folder / chapter.stem}.ipynb\n")
+    for page in made:
+        sys.stdout.write(f"{folder / page.stem}.ipynb\n")
 
 
 if __name__ == "__main__":

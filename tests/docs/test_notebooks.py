@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
 
-from docs.guide import notebooks
+from docs.course import notebooks
 from tests import ROOT
 
 pytestmark = pytest.mark.slow
