@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -14,7 +15,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.factors import against, factor
 from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
-from kernel_lab.traffic import Traffic, common_size, traffic
+from kernel_lab.traffic import Traffic, processor_caches, traffic
 from kernel_lab.workload import Case, describe
 from needle_runtime.process.timing import Spread
 from needle_runtime.text import counted, digits, duration
@@ -198,39 +199,54 @@ def expected_text(entry: RungResult) -> str:
 
 
 def _charts(result: LabResult, pictures: Path) -> str:
+    moved = _traffic(result)
     drawn = []
-    for name, chart in (
-        ("time", charts.time_chart),
-        ("roofline", lambda result: charts.roofline_chart(result, *_traffic(result))),
-        ("sweep", charts.sweep_chart),
+    for name, chart, said in (
+        ("time", charts.time_chart, ""),
+        ("roofline", lambda result: charts.roofline_chart(result, moved), _moves(result, moved)),
+        ("sweep", charts.sweep_chart, ""),
     ):
         try:
             fig = chart(result)
         except LabUsageError:  # the result has no data for this chart
             continue
         save(fig, pictures / name)
-        drawn.append(f"<figure>{inline_svg(fig)}</figure>")
+        drawn.append(f"<figure>{inline_svg(fig)}</figure>{said}")
     return "\n".join(drawn)
 
 
-def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
-    """Return the traced traffic of the timed hand-written rungs, and a note on the size of the
-    traces."""
-    if result.roofline is None:
-        return {}, ""
-    ladder = registry.ladder(result.workload, result.device)
+def _traffic(result: LabResult) -> dict[str, Traffic]:
+    """Return the traffic of each timed rung of a CPU ladder, at the size that ran; a rung whose
+    traffic cannot be counted is left out."""
+    if result.roofline is None or result.device != "cpu":
+        return {}
+    workload = registry.workload(result.workload)
     case = Case(result.size, build.processor(build.make_target(result.device)))
-    rungs = [
-        ladder[entry.name]
-        for entry in result.rungs
-        if entry.kind != "search" and entry.seconds is not None and entry.module is not None
+    caches = processor_caches()
+    timed = [e for e in result.rungs if e.seconds is not None and e.module is not None]
+    found = {entry.name: traffic(workload, entry.module, case, caches) for entry in timed}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _moves(result: LabResult, found: Mapping[str, Traffic]) -> str:
+    """Return a sentence that compares the bytes of the best rung with those of the first one; "" if
+    they are not both known."""
+    first, best = result.rungs[0].name, result.best()
+    if best is None or best.name == first or not {best.name, first} <= found.keys():
+        return ""
+    here, there = found[best.name], found[first]
+    levels = ["in loads and stores"]
+    levels += [f"in lines that {cache.size >> 10} KiB miss" for cache in here.caches]
+    shares = [
+        f"{digits(100 * before / now)}% {level}"
+        for now, before, level in zip(
+            (here.accessed, *here.missed), (there.accessed, *there.missed), levels, strict=True
+        )
     ]
-    if not rungs:
-        return {}, ""
-    small = common_size(ladder.workload, rungs, case)
-    found = {rung.name: traffic(ladder.workload, rung, small, case) for rung in rungs}
-    counted_ = {name: one for name, one in found.items() if one is not None}
-    return counted_, f"bytes counted in traces at {describe(small)}"
+    said = (
+        f"Of the bytes that {first} moves for this result, {best.name} moves {', '.join(shares)}."
+    )
+    return f"<p>{escape(said)}</p>"
 
 
 def pictured(result: LabResult) -> list[str]:
@@ -348,8 +364,11 @@ def _notes(result: LabResult) -> str:
             f" {duration(limits.seconds)}."
         )
         notes.append(
-            "In the roofline, a rung has a mark for each level: the bytes of all its loads and"
-            " stores, and the bytes that caches as large as a part of the data would miss. A mark"
-            " further right moves fewer bytes."
+            "In the roofline, each rung has a mark for each level of memory: useful operations for"
+            " each byte of its loads and stores, of the lines that miss the first-level cache, and"
+            " of those that miss the second-level cache as well. A mark further right moves fewer"
+            " bytes. The bytes are those of the size that ran: the addresses of every load and"
+            " store pass through a model of this processor's caches (sets of lines, the least"
+            " recently used one is replaced; no prefetching). Local buffers count as registers."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

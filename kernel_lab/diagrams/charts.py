@@ -84,15 +84,14 @@ def time_chart(result: LabResult) -> Any:
 LEVELS = ("o", "^", "s")  # marks of all accesses, and of those that each modelled cache misses
 
 
-def roofline_chart(
-    result: LabResult, traffic: Mapping[str, Traffic] | None = None, note: str = ""
-) -> Any:
+def roofline_chart(result: LabResult, traffic: Mapping[str, Traffic] | None = None) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    A rung in `traffic` has several marks, joined by a line: one at the useful operations for each
-    byte that its loops access, and one per modelled cache, at the useful operations for each byte
-    that the cache misses. Entries without traffic (peers, schedules found by search) stand at the
-    compulsory traffic: each array moved once. Raises LabUsageError if there is no roofline.
+    `traffic` is that of the size that ran. A rung in it has several marks, joined by a line: one at
+    the useful operations for each byte that its loops access, and one for each cache, at the useful
+    operations for each byte that the cache misses. Entries without traffic (peers, kernels whose
+    accesses cannot be counted) stand at the compulsory traffic: each array moved once. Raises
+    LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -112,8 +111,8 @@ def roofline_chart(
         for entry, speed in zip(entries, speeds, strict=True):
             marks, colour = places[entry.name], KIND_COLOURS[entry.kind]
             axis.plot([min(marks), max(marks)], [speed, speed], color=colour, linewidth=1)
-            shapes = LEVELS if len(marks) > 1 else ("D",)
-            for mark, shape in zip(marks, shapes, strict=True):
+            shapes = LEVELS if entry.name in (traffic or {}) else ("D",)
+            for mark, shape in zip(marks, shapes, strict=False):
                 axis.plot(mark, speed, shape, color=colour, markersize=5)
         low = min(speeds.min(), limits.gigaflops / 100) / 2
         high = 2.2 * max(limits.gigaflops, speeds.max())
@@ -127,7 +126,6 @@ def roofline_chart(
         keys = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
         if traffic:
             keys += _level_keys(traffic)
-            words = f"{words}; {note}"
         fig.legend(handles=keys, loc="outside upper right", ncols=4)
         titled(fig, "Roofline", f"{words}; {result.doubt}" if result.doubt else words)
     return fig
@@ -173,11 +171,11 @@ def _label_at_the_edge(
 
 
 def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
-    sizes = next(iter(traffic.values())).caches
-    names = ["loads and stores", *(f"missed by {size / 1024:.3g} KiB" for size in sizes)]
+    caches = next(iter(traffic.values())).caches
+    names = ["loads and stores", *(f"missed by {one.size >> 10} KiB" for one in caches)]
     return [
         Line2D([], [], linestyle="", marker=shape, color=MUTED, label=name, markersize=5)
-        for shape, name in zip(LEVELS, names, strict=True)
+        for shape, name in zip(LEVELS, names, strict=False)
     ]
 
 
