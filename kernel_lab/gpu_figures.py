@@ -114,8 +114,8 @@ HEADINGS = (
     "warps/SM",
     "limit",
     "banks",
-    "sectors/load",
-    "sectors/store",
+    "sectors a load",
+    "sectors a store",
 )
 
 

@@ -12,7 +12,7 @@ from kernel_lab import build, gpu_figures, registry, report_rungs
 from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
-from kernel_lab.factors import against, factor
+from kernel_lab.factors import against, factor, work
 from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.traffic import Traffic, processor_caches, traffic
@@ -77,7 +77,7 @@ def _subtitle(result: LabResult) -> str:
     parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
     text = escape(" · ".join(parts))
     if result.doubt:
-        text += f'<br><b class="bad">{escape(result.doubt)}</b>'
+        text += f"<br><b>Rough figures:</b> {escape(result.doubt)}"
     if not result.timed:
         text += f"<br><b>Not timed: {escape(result.untimed_reason or '')}</b>"
     return text
@@ -85,7 +85,7 @@ def _subtitle(result: LabResult) -> str:
 
 def _tiles(result: LabResult) -> str:
     best = result.best()
-    tiles = [(f"{result.flops:,}", "useful operations a call")]
+    tiles = [(work(result.flops), "of useful work a call")]
     if best is not None and best.seconds is not None:
         tiles = [(duration(best.seconds.median), f"best hand-written rung: {best.name}")]
         if best.gigaflops:
@@ -93,10 +93,11 @@ def _tiles(result: LabResult) -> str:
         if best.roofline and not result.doubt:
             tiles.append((f"{best.roofline:.0%}", "of the roofline"))
         if best.speedup_naive:
-            tiles.append(_tile(best.speedup_naive.median, "naive"))
+            tiles.append(_tile(best.speedup_naive.median, "naive", result.doubt))
         for peer in result.peers:
             if peer.seconds is not None and peer.precision == best.precision:
-                tiles.append(_tile(peer.seconds.median / best.seconds.median, peer.name))
+                ratio = peer.seconds.median / best.seconds.median
+                tiles.append(_tile(ratio, peer.name, result.doubt))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
         for value, label in tiles
@@ -104,11 +105,12 @@ def _tiles(result: LabResult) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _tile(value: float, other: str) -> tuple[str, str]:
+def _tile(value: float, other: str, doubt: str | None) -> tuple[str, str]:
+    about = "about " if doubt else ""
     text = factor(value)
     if text.endswith("x"):
-        return text, f"as fast as {other}"
-    return text.removesuffix(" times slower") + "x", f"slower than {other}"
+        return about + text, f"as fast as {other}"
+    return about + text.removesuffix(" times slower") + "x", f"slower than {other}"
 
 
 def _factor(value: Spread | None) -> str:
@@ -119,9 +121,9 @@ def _factor(value: Spread | None) -> str:
 
 
 def _table(result: LabResult) -> str:
-    heads = ("rung", "time", "GFLOP/s", "roofline", "naive", "step before", "expected", "error")
+    heads = ("rung", "time", "x step before", "expected", "x naive", "GFLOP/s", "roofline", "error")
     entries = [*result.rungs, *result.peers]
-    cells = [_cells(entry, result.doubt) for entry in entries]
+    cells = [_cells(entry, result) for entry in entries]
     filled = [number for number in range(len(heads)) if any(row[number] for row in cells)]
     rows = ["<tr>" + "".join(f"<th>{heads[number]}</th>" for number in filled) + "</tr>"]
     best = result.best()
@@ -161,25 +163,26 @@ def _unbroken(items: str) -> str:
     return items.replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
 
 
-def _cells(entry: RungResult, doubt: str | None) -> list[str]:
+def _cells(entry: RungResult, result: LabResult) -> list[str]:
     name = escape(entry.name) + _kind(entry)
     if entry.refused is not None:
         return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
     time = entry.seconds
     before = _factor(entry.speedup_previous)
-    if entry.surprising:
+    if entry.surprising and not result.doubt:
         before = f'<span class="bad">{before}</span>'
+    shown = '<span class="muted">not timed</span>' if result.timed else ""
+    if time:
+        quartiles = f"{duration(time.lower)} to {duration(time.upper)}"
+        shown = f'<span title="{quartiles}">{duration(time.median)}</span>'
     return [
         name if entry.kind == "peer" else f'<a href="#rung-{escape(entry.name)}">{name}</a>',
-        f'<span title="{duration(time.lower)} to {duration(time.upper)}">'
-        f"{duration(time.median)}</span>"
-        if time
-        else '<span class="muted">not timed</span>',
-        digits(entry.gigaflops) if entry.gigaflops else "",
-        f"{entry.roofline:.0%}" if entry.roofline and not doubt else "",
-        _factor(entry.speedup_naive),
+        shown,
         before,
         expected_text(entry),
+        _factor(entry.speedup_naive),
+        digits(entry.gigaflops) if entry.gigaflops else "",
+        f"{entry.roofline:.0%}" if entry.roofline and not result.doubt else "",
         f"{entry.check.error:.0e}" if entry.check else "",
     ]
 
@@ -347,7 +350,8 @@ def _notes(result: LabResult) -> str:
         " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red lies more than half outside the range that was expected of the step.",
+        "A factor in red lies more than half outside the range that was expected of the step. None"
+        " is red if the figures are rough.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernel_lab import gpu_figures
-from kernel_lab.factors import factor, with_quartiles
+from kernel_lab.factors import factor, with_quartiles, work
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
 from needle_runtime.process.timing import Spread
@@ -65,7 +65,7 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     if limit is not None:
         console.print(
             f"roofline: {digits(limit.gigaflops)} GFLOP/s, {digits(limit.gigabytes)} GB/s, "
-            f"so {duration(limit.seconds)} ({limit.bound}); {result.flops:,} useful operations",
+            f"so {duration(limit.seconds)} ({limit.bound}); {work(result.flops)} of useful work",
             highlight=False,
         )
     if result.doubt:

@@ -381,8 +381,8 @@ def test_a_dimension_the_rung_needs_is_kept():
 
 def test_charts_show_the_figures(written):
     result = written[0]
-    bars = charts.time_chart(result).axes[0].patches
-    assert [bar.get_width() for bar in bars] == [4e-6, 1.5e-6, 3e-6]
+    dots = [line for line in charts.time_chart(result).axes[0].lines if line.get_marker() == "o"]
+    assert [dot.get_xdata()[0] for dot in dots] == [4e-6, 1.5e-6, 3e-6]
     lines = charts.sweep_chart(result).axes[0].lines
     assert [line.get_xdata().tolist() for line in lines] == [[256, 512, 1024], [512, 1024]]
     np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
