@@ -66,7 +66,7 @@ def time_chart(result: LabResult) -> Any:
             axis.plot(time.median, place, "o", color=colour, markersize=6)
             text = duration(time.median)
             if entry.speedup_naive is not None and entry.kind != "naive":
-                text += f"   {factor(entry.speedup_naive.median)}"
+                text += f" · {factor(entry.speedup_naive.median)}"
             axis.annotate(
                 text,
                 (time.upper, place),
