@@ -13,7 +13,9 @@ pytest.importorskip("matplotlib")
 
 from kernel_lab import build, diagrams, ir_views, registry, report, report_rungs
 from kernel_lab.diagrams import charts, stepwise
+from kernel_lab.diagrams.space_time import ticks
 from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.factors import work
 from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import (
     Check,
@@ -407,6 +409,33 @@ def test_the_roofline_stands_at_the_bytes_of_the_run_at_each_level():
     assert all(text.xyann[0] > 1 for text in labels)  # outside of the axes: no line crosses them
     result.device = "cuda"
     assert report._traffic(result) == {}  # the caches are this processor's
+
+
+def test_ticks_stand_on_rows():
+    assert list(ticks(0, 255, 16)) == [0, 64, 128, 192]  # rows of 16
+    assert list(ticks(0, 47, 12)) == [0, 12, 24, 36]
+    assert list(ticks(3, 11, 16)) == [4, 6, 8, 10]  # less than a row
+    for first, last, row in [(0, 0, 1), (5, 1000, 1), (7, 100_000, 48), (64, 4095, 64)]:
+        found = ticks(first, last, row)
+        assert 1 <= len(found) <= 6 and first <= found[0] and found[-1] <= last
+        assert all(tick % row == 0 for tick in found)
+
+
+def test_work_has_a_unit():
+    assert [work(n) for n in (2_147_483_648, 508_800, 64)] == ["2.15 GFLOP", "509 kFLOP", "64 FLOP"]
+
+
+def test_rough_figures_are_called_rough_and_none_is_red(tmp_path):
+    ladder = registry.ladder("vector_add", "cpu")
+    result = result_of(ladder, {"N": 1 << 10}, {"naive": 4e-6, "vectorise": 1e-6})
+    result.rungs[1].surprising = True
+    result.rungs[1].speedup_naive = result.rungs[1].speedup_previous = Spread(4.0, 3.9, 4.1)
+    sure = report._table(result) + report._tiles(result)
+    assert 'class="bad"' in sure and "about" not in sure
+    result.load = 1.0
+    rough = report._table(result) + report._tiles(result)
+    assert 'class="bad"' not in rough and "about 4.00x" in rough
+    assert "Rough figures" in report._subtitle(result)
 
 
 def test_labels_that_would_overlap_are_moved_apart():
