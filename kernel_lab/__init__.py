@@ -16,8 +16,9 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
   page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
 - `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
-  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace, and `traffic`
-  counts the bytes of each cache level for the roofline, whose `limits` are measured.
+  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. `traffic`
+  counts the bytes of each cache level for the roofline, whose `limits` are measured: at the size of
+  the run, from addresses alone (`trace.stream`).
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.

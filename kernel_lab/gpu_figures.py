@@ -134,8 +134,8 @@ HEADINGS = (
     "warps/SM",
     "limit",
     "banks",
-    "sectors/load",
-    "sectors/store",
+    "sectors a load",
+    "sectors a store",
 )
 
 

@@ -226,7 +226,10 @@ def _why_untimed(request: Request) -> str | None:
         return None
     reason = build.why_no_gpu()
     if reason is not None:
-        raise LabUsageError(f"{reason}: --untimed runs the ladder without timing it")
+        raise LabUsageError(
+            f"{reason}: --untimed compiles and traces the ladder without timing it, and --arch"
+            " sm_75 (or another) chooses the GPU that it is compiled for"
+        )
     return None
 
 

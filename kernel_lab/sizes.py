@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,17 @@ def _drawn(
                 size[name] = value
                 break
     return size
+
+
+def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
+    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
+    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    standing = [rung for rung in rungs if rung.kind != "failed"]
+    sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
+    return {
+        name: max(size[name] for size in sizes) if isinstance(value, int) else value
+        for name, value in case.size.items()
+    }
 
 
 def _tile(

@@ -170,7 +170,7 @@ TURN_FAULTS = {
     ),
     "another loop's name": ("turns_of", with_turns_of(lambda t: {"name": "ax0_1"})),
     "a tile of another size": ("tile_size", lambda trace: TILE_SIZE(trace)[::-1]),
-    "large labels": ("_SIZE", 24),
+    "large labels": ("SMALL", 24),
 }
 
 
