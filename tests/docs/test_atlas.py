@@ -11,7 +11,7 @@ from docs.course import notebooks
 from docs.website import atlas, home, measured
 from kernel_lab import registry
 from tests import ROOT
-from tests.docs.test_guide import run_python
+from tests.docs.blocks import run_python
 
 PAGES = {ROOT / atlas.page_of(ladder): ladder for ladder in registry.LADDERS.values()}
 MEASURED = measured.tables()

@@ -13,18 +13,18 @@ pytest.importorskip("tvm", reason="the course needs the [tvm] extra")
 
 from matplotlib.image import imread
 
-from docs.course import pictures
-from docs.course import notebooks
+from docs.course import notebooks, pictures
 from kernel_lab import exercises, own_schedule, registry
 from kernel_lab.workload import Case, Processor
 from needle_tvm._tvm.names import Schedule, te, tvm
 from tests import ROOT
-from tests.docs.test_guide import run_page
+from tests.docs.blocks import check_fences, run_page
 
 pytestmark = pytest.mark.slow
 
 COURSE = ROOT / "docs" / "course"
-PAGES = sorted(path for path in COURSE.glob("*.md") if path.stem != "README")
+PAGES = notebooks.pages()
+BESIDE = [COURSE / f"{name}.md" for name in ("README", "faq", "glossary")]
 LESSONS = [path for path in PAGES if path.stem[0].isdigit()]
 WORDS, EXERCISES = 1500, 4
 PROCESSORS = {
@@ -46,7 +46,7 @@ DEFINITIONS = {"pack": "whole_tiles"}
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PAGES, COURSE / "faq.md"], ids=lambda path: path.stem)
 def test_page(path, tmp_path, monkeypatch):
     names, missing = run_page(path, tmp_path, monkeypatch)
     size, rungs = COPIES.get(path.stem, (EVEN, ()))
@@ -195,20 +195,15 @@ def test_a_lesson_begins_with_its_goal_and_ends_with_what_was_learned(path):
         assert f"]({following[0].name})" in rest[-1]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PAGES, *BESIDE], ids=lambda path: path.stem)
 def test_fences_are_code_that_runs_or_say_what_they_are(path):
-    text = path.read_text()
-    marks = re.findall(r"^```(.*)$", text, re.M)[::2]
-    assert all(re.fullmatch(r"(python|sh)( nvcc| torch)*|text", mark) for mark in marks)
-    for section in re.split(r"^## ", text, flags=re.M):
-        told = re.search(r"(not|[Nn]either) [^.]*executed", section)
-        assert told or "```text" not in section, section.splitlines()[0]
+    check_fences(path)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path):
-    for link in re.findall(r"\]\(([^)#]+)", prose(path.read_text())):
-        assert link.startswith("https://") or (path.parent / link).exists(), link
+def test_the_first_page_lists_every_page_in_order():
+    linked = re.findall(r"^\|[^|]*\| \[[^]]+\]\(([\w-]+\.md)\)", BESIDE[0].read_text(), re.M)
+    assert linked == [path.name for path in PAGES]
+    assert {path for path in COURSE.glob("*.md")} == {*PAGES, *BESIDE}
 
 
 def rasters(svg):
@@ -235,9 +230,3 @@ def test_a_picture_shows_the_schedule(name):
     assert colours(committed) == colours(drawn)
     for one, other in zip(rasters(committed), rasters(drawn), strict=True):
         assert np.array_equal(one, other)
-
-
-def test_notebooks_can_be_made_of_lessons():
-    nbformat = pytest.importorskip("nbformat", reason="needs the [guide] extra")
-    for path in PAGES:
-        nbformat.validate(notebooks.notebook(path))

@@ -1,10 +1,10 @@
-"""The guide's tables of static figures are those that the lab computes."""
+"""The atlas' tables of static figures are those that the lab computes."""
 
 import re
 
 import pytest
 
-pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
+pytest.importorskip("tvm", reason="the atlas needs the [tvm] extra")
 
 from kernel_lab import registry
 from kernel_lab.run import Request, run
@@ -17,20 +17,17 @@ NVCC = "13.0"  # whose registers the tables have
 
 
 NAMES = [name for name, device in registry.LADDERS if device == "cuda"]
-# Tables of the guide that have a ladder's first rungs: the chapter, and the place there.
-FIRST_RUNGS = {"vector_add": ("04-gpu", 0), "gemm": ("04-gpu", 1)}
 
 
-def table(page, number=0):
-    """The rows of a table of figures, as dicts by heading, a kernel each."""
-    found = []
+def table(page):
+    """The rows of the table of static figures, as dicts by heading, a kernel each."""
     for one in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / page).read_text(), re.M):
         head, _, *lines = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in one.splitlines()
         ]
         if "registers" in head:
-            found.append([dict(zip(head, line, strict=True)) for line in lines])
-    return found[number]
+            return [dict(zip(head, line, strict=True)) for line in lines]
+    raise ValueError(f"{page} has no table of static figures")
 
 
 def counted(text):
@@ -46,10 +43,6 @@ def test_a_table_has_the_figures_of_its_ladder(name):
     rows = table(f"atlas/{name}-cuda.md")
     assert len(rows) == len(kernels) >= len(result.rungs)
     compare(rows, kernels)
-    if name in FIRST_RUNGS:
-        chapter, number = FIRST_RUNGS[name]
-        rows = table(f"guide/{chapter}.md", number)
-        compare(rows, kernels[: len(rows)])
 
 
 def compare(rows, kernels):
