@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _STEPPER = re.compile(r'<figure class="stepper".*?</figure>', re.DOTALL)
 _LINKED = re.compile(r"^!\[(?P<alt>[^]]*)\]\((?P<file>[^)\s]+\.svg)\)$", re.MULTILINE)
+# Times are true only of the machine that measured them, and this one builds the site meanwhile.
+_TIME = re.compile(r"<br>[\d.]+ \w*s at [^<]*")
+_SHOWN = "<summary>What it shows on the machine that built this page, without times</summary>"
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
@@ -48,7 +51,8 @@ def _parts(data: Mapping[str, str], linked: set[str]) -> list[str]:
     """Return the HTML that the page shows for one output of a cell."""
     page = data.get("text/html", "")
     if page.startswith('<div class="shown"'):  # of kernel_lab.show
-        return ["\n" + " ".join(page.replace("<div", "<div data-search-exclude", 1).split())]
+        said = " ".join(_TIME.sub("", page).split())
+        return [f'\n<details data-search-exclude class="shown">{_SHOWN}{said}</details>']
     steppers = _STEPPER.findall(page)
     if steppers:
         return [each.replace("<figure", "\n<figure data-search-exclude", 1) for each in steppers]
