@@ -13,7 +13,7 @@ from tests import ROOT
 
 
 def run_python(cell, path, namespace):
-    # Leading blank lines make a traceback name the line of the chapter.
+    # Leading blank lines make a traceback name the line of the page.
     code = compile("\n" * (cell.line - 1) + cell.text, str(path), "exec")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
