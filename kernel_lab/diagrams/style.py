@@ -189,6 +189,5 @@ def embedded(svg: str) -> str:
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
     lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style of all its parts
-    return (
-        f'{head} style="max-width: {width:.0f}px; min-width: {0.78 * width:.0f}px; {lines}">{rest}'
-    )
+    sizes = f"max-width: {width:.0f}px; min-width: {_LEAST * width:.0f}px"
+    return f'{head} style="{sizes}; {lines}">{rest}'
