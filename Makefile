@@ -24,7 +24,7 @@ NATIVE := CMakeLists.txt $(wildcard runtime/*.txt runtime/*.cmake) $(PROJECTS) \
   $(shell find src runtime/src runtime/include runtime/cmake -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench gallery tests docs packaging .ci
+LINT_PATHS := needle needle_tvm runtime kernel_lab apps bench exercises gallery tests docs packaging .ci
 CXX_SOURCES = $(shell find src runtime/src runtime/include runtime/examples bench tests needle_tvm -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cc' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
@@ -47,15 +47,15 @@ gallery: build
 real: build zoo
 	$(PY) gallery/real/run_all.py --out $(OUT)/real $(ARGS)
 
-# Runs the guide's chapters as Jupyter notebooks with outputs; adds the kernel `needle` to .venv for them.
+# Runs the course's pages as Jupyter notebooks with outputs; adds the kernel `needle` to .venv for them.
 guide: build $(STAMPS)/guide
-	$(PY) docs/guide/notebooks.py $(OUT)/guide
+	$(PY) -m docs.course.notebooks $(OUT)/guide
 
 # Markdown pages with every public name, from the docstrings.
 reference: build
 	$(PY) docs/reference.py $(OUT)/reference
 
-# One site in OUT/site with the guide, the documents, the reference, a page on each compiler pass, and the
+# One site in OUT/site with the course, the documents, the reference, a page on each compiler pass, and the
 # lab's reports. It needs no server and no network. ARGS=--no-lab leaves the reports out.
 site: build $(STAMPS)/site $(STAMPS)/guide
 	$(PY) -m docs.website $(OUT)/site $(ARGS)
@@ -83,7 +83,7 @@ test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
 # What CI runs: every case of the quick tests, apps in processes of their own, emulated GPUs, peers,
-# the guide, and 600 frozen programs.
+# the course, and 600 frozen programs.
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
@@ -189,9 +189,9 @@ help:
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "wheels           both distributions' wheels, each tried in an empty environment"
 	@echo "bench-training   whole training steps beside PyTorch and JAX"
-	@echo "guide            docs/guide as executed notebooks"
+	@echo "guide            docs/course as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
-	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
+	@echo "site             the course, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, in many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"

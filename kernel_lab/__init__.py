@@ -2,7 +2,8 @@
 
 A *workload* defines a computation. A *ladder* is its list of *rungs*: each rung changes one thing
 about how it is computed and states the gain to expect. `python -m kernel_lab gemm -d cpu` checks
-every rung against NumPy, times them side by side and prints the gain of each step.
+every rung against NumPy, times them side by side and prints the gain of each step. `show` does the
+same for a schedule of your own, and `python -m kernel_lab check 3` for the exercises of a lesson.
 
 The lab uses TVM through needle_tvm and does not use needle. Importing this package imports neither.
 
@@ -15,12 +16,30 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
   page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
 - `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
-  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace, and `traffic`
-  counts the bytes of each cache level for the roofline, whose `limits` are measured.
+  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. `traffic`
+  counts the bytes of each cache level for the roofline, whose `limits` are measured: at the size of
+  the run, from addresses alone (`trace.stream`).
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
-- `source` joins a rung's code with the helpers that it uses. `docs/guide/excerpts.py`
-  writes it into the guide's chapters, which have a section for every rung of each CPU ladder and of
-  the GPU's matmul.
+- `own_schedule` is `show`: it checks, counts, draws and times a reader's schedule. `exercises`
+  judges the files in the folder `exercises`.
+- `source` joins a rung's code with the helpers that it uses. `docs/website/atlas.py` writes a page
+  for each ladder with the code, the changes, a picture and the prediction of each of its rungs.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernel_lab.own_schedule import show
+
+__all__ = ["show"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "show":
+        raise AttributeError(f"module 'kernel_lab' has no attribute {name!r}")
+    return importlib.import_module("kernel_lab.own_schedule").show

@@ -1,4 +1,7 @@
-"""Check and time the rungs of a ladder: python -m kernel_lab WORKLOAD -d DEVICE."""
+"""Check and time the rungs of a ladder: python -m kernel_lab WORKLOAD -d DEVICE.
+
+`python -m kernel_lab check 3` checks the exercises of a lesson.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from kernel_lab import registry
 from kernel_lab.run import Request, check_arch, run
 from kernel_lab.workload import DEVICES, Case, describe
 from needle_runtime.process.command_line import (
+    FAILED,
     OK,
     Parser,
     check_writable,
@@ -72,6 +76,9 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["check"]:
+        return _check(arguments[1:])
     parser = make_parser()
     options = parser.parse_args(arguments)
 
@@ -87,6 +94,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
 
     return guarded(_PROGRAM, chosen)
+
+
+def make_check_parser() -> Parser:
+    parser = Parser(
+        prog=f"{_PROGRAM} check", description="Check exercises of the course.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "exercise", metavar="N", help="a lesson, such as 3, or an exercise, such as 3.1"
+    )
+    return parser
+
+
+def _check(arguments: Sequence[str]) -> int:
+    options = make_check_parser().parse_args(arguments)
+
+    def judged() -> int:
+        from kernel_lab.exercises import RIGHT, check, find
+
+        states = []
+        for path in find(options.exercise):
+            verdict = check(path)
+            sys.stdout.write(f"{verdict}\n")
+            sys.stdout.flush()
+            states.append(verdict.state)
+        return OK if set(states) == {RIGHT} else FAILED
+
+    return guarded(_PROGRAM, judged)
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Factors between times, as text."""
+"""Factors between times, and amounts of work, as text."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def with_quartiles(ratio: Spread) -> str:
     if 0.5 <= ratio.median < 1000:
         return quartiles(ratio.median, ratio.lower, ratio.upper)
     return factor(ratio.median)
+
+
+def work(flops: float) -> str:
+    """Return a number of operations with a unit: "2.15 GFLOP", "509 kFLOP"."""
+    for unit, size in (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3)):
+        if flops >= size:
+            return f"{digits(flops / size)} {unit}"
+    return f"{flops:.0f} FLOP"

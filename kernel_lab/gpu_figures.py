@@ -8,7 +8,7 @@ shared memory are joined if nvcc joined all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_lab import ir_views
 from kernel_lab.cross_compile import Kernel, compile_together
@@ -21,6 +21,9 @@ from kernel_lab.trace import Trace, gpu
 from kernel_lab.workload import Case, describe
 from needle_runtime.errors import NeedleTVMError
 from needle_runtime.process.timing import Progress
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import IRModule
 
 _JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's vector access in PTX
 
@@ -57,6 +60,23 @@ def add_figures(
             requests,
             (*uncompiled, *untraced),
         )
+
+
+def compiled_figures(
+    module: IRModule, trace: Trace, size: Mapping[str, Any], arch: str
+) -> GpuFigures:
+    """Return the figures of one module, compiled for `arch`, and of its trace made at `size`.
+
+    If nvcc is missing or rejects the code, `missing` says so.
+    """
+    kernels: list[Kernel] = []
+    missing: tuple[str, ...] = ()
+    try:
+        kernels = compile_together({"main": ir_views.cuda_source(module, arch)}, arch)["main"]
+    except NeedleTVMError as error:
+        missing = (str(error),)
+    figures = tuple(kernel_figures(kernel, arch) for kernel in kernels)
+    return GpuFigures(arch, figures, requests_of(trace, size, kernels), missing)
 
 
 def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
@@ -114,8 +134,8 @@ HEADINGS = (
     "warps/SM",
     "limit",
     "banks",
-    "sectors/load",
-    "sectors/store",
+    "sectors a load",
+    "sectors a store",
 )
 
 

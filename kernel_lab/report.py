@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -11,10 +12,10 @@ from kernel_lab import build, gpu_figures, registry, report_rungs
 from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
-from kernel_lab.factors import against, factor
+from kernel_lab.factors import against, factor, work
 from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import LabResult, RungResult
-from kernel_lab.traffic import Traffic, common_size, traffic
+from kernel_lab.traffic import Traffic, processor_caches, traffic
 from kernel_lab.workload import Case, describe
 from needle_runtime.process.timing import Spread
 from needle_runtime.text import counted, digits, duration
@@ -76,7 +77,7 @@ def _subtitle(result: LabResult) -> str:
     parts = [describe(result.size), *where, f"compiled for {target}", result.date[:10]]
     text = escape(" · ".join(parts))
     if result.doubt:
-        text += f'<br><b class="bad">{escape(result.doubt)}</b>'
+        text += f"<br><b>Rough figures:</b> {escape(result.doubt)}"
     if not result.timed:
         text += f"<br><b>Not timed: {escape(result.untimed_reason or '')}</b>"
     return text
@@ -84,7 +85,7 @@ def _subtitle(result: LabResult) -> str:
 
 def _tiles(result: LabResult) -> str:
     best = result.best()
-    tiles = [(f"{result.flops:,}", "useful operations a call")]
+    tiles = [(work(result.flops), "of useful work a call")]
     if best is not None and best.seconds is not None:
         tiles = [(duration(best.seconds.median), f"best hand-written rung: {best.name}")]
         if best.gigaflops:
@@ -92,10 +93,11 @@ def _tiles(result: LabResult) -> str:
         if best.roofline and not result.doubt:
             tiles.append((f"{best.roofline:.0%}", "of the roofline"))
         if best.speedup_naive:
-            tiles.append(_tile(best.speedup_naive.median, "naive"))
+            tiles.append(_tile(best.speedup_naive.median, "naive", result.doubt))
         for peer in result.peers:
             if peer.seconds is not None and peer.precision == best.precision:
-                tiles.append(_tile(peer.seconds.median / best.seconds.median, peer.name))
+                ratio = peer.seconds.median / best.seconds.median
+                tiles.append(_tile(ratio, peer.name, result.doubt))
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
         for value, label in tiles
@@ -103,11 +105,12 @@ def _tiles(result: LabResult) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _tile(value: float, other: str) -> tuple[str, str]:
+def _tile(value: float, other: str, doubt: str | None) -> tuple[str, str]:
+    about = "about " if doubt else ""
     text = factor(value)
     if text.endswith("x"):
-        return text, f"as fast as {other}"
-    return text.removesuffix(" times slower") + "x", f"slower than {other}"
+        return about + text, f"as fast as {other}"
+    return about + text.removesuffix(" times slower") + "x", f"slower than {other}"
 
 
 def _factor(value: Spread | None) -> str:
@@ -118,9 +121,9 @@ def _factor(value: Spread | None) -> str:
 
 
 def _table(result: LabResult) -> str:
-    heads = ("rung", "time", "GFLOP/s", "roofline", "naive", "step before", "expected", "error")
+    heads = ("rung", "time", "x step before", "expected", "x naive", "GFLOP/s", "roofline", "error")
     entries = [*result.rungs, *result.peers]
-    cells = [_cells(entry, result.doubt) for entry in entries]
+    cells = [_cells(entry, result) for entry in entries]
     filled = [number for number in range(len(heads)) if any(row[number] for row in cells)]
     rows = ["<tr>" + "".join(f"<th>{heads[number]}</th>" for number in filled) + "</tr>"]
     best = result.best()
@@ -160,25 +163,26 @@ def _unbroken(items: str) -> str:
     return items.replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
 
 
-def _cells(entry: RungResult, doubt: str | None) -> list[str]:
+def _cells(entry: RungResult, result: LabResult) -> list[str]:
     name = escape(entry.name) + _kind(entry)
     if entry.refused is not None:
         return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
     time = entry.seconds
     before = _factor(entry.speedup_previous)
-    if entry.surprising:
+    if entry.surprising and not result.doubt:
         before = f'<span class="bad">{before}</span>'
+    shown = '<span class="muted">not timed</span>' if result.timed else ""
+    if time:
+        quartiles = f"{duration(time.lower)} to {duration(time.upper)}"
+        shown = f'<span title="{quartiles}">{duration(time.median)}</span>'
     return [
         name if entry.kind == "peer" else f'<a href="#rung-{escape(entry.name)}">{name}</a>',
-        f'<span title="{duration(time.lower)} to {duration(time.upper)}">'
-        f"{duration(time.median)}</span>"
-        if time
-        else '<span class="muted">not timed</span>',
-        digits(entry.gigaflops) if entry.gigaflops else "",
-        f"{entry.roofline:.0%}" if entry.roofline and not doubt else "",
-        _factor(entry.speedup_naive),
+        shown,
         before,
         expected_text(entry),
+        _factor(entry.speedup_naive),
+        digits(entry.gigaflops) if entry.gigaflops else "",
+        f"{entry.roofline:.0%}" if entry.roofline and not result.doubt else "",
         f"{entry.check.error:.0e}" if entry.check else "",
     ]
 
@@ -198,39 +202,54 @@ def expected_text(entry: RungResult) -> str:
 
 
 def _charts(result: LabResult, pictures: Path) -> str:
+    moved = _traffic(result)
     drawn = []
-    for name, chart in (
-        ("time", charts.time_chart),
-        ("roofline", lambda result: charts.roofline_chart(result, *_traffic(result))),
-        ("sweep", charts.sweep_chart),
+    for name, chart, said in (
+        ("time", charts.time_chart, ""),
+        ("roofline", lambda result: charts.roofline_chart(result, moved), _moves(result, moved)),
+        ("sweep", charts.sweep_chart, ""),
     ):
         try:
             fig = chart(result)
         except LabUsageError:  # the result has no data for this chart
             continue
         save(fig, pictures / name)
-        drawn.append(f"<figure>{inline_svg(fig)}</figure>")
+        drawn.append(f"<figure>{inline_svg(fig)}</figure>{said}")
     return "\n".join(drawn)
 
 
-def _traffic(result: LabResult) -> tuple[dict[str, Traffic], str]:
-    """Return the traced traffic of the timed hand-written rungs, and a note on the size of the
-    traces."""
-    if result.roofline is None:
-        return {}, ""
-    ladder = registry.ladder(result.workload, result.device)
+def _traffic(result: LabResult) -> dict[str, Traffic]:
+    """Return the traffic of each timed rung of a CPU ladder, at the size that ran; a rung whose
+    traffic cannot be counted is left out."""
+    if result.roofline is None or result.device != "cpu":
+        return {}
+    workload = registry.workload(result.workload)
     case = Case(result.size, build.processor(build.make_target(result.device)))
-    rungs = [
-        ladder[entry.name]
-        for entry in result.rungs
-        if entry.kind != "search" and entry.seconds is not None and entry.module is not None
+    caches = processor_caches()
+    timed = [e for e in result.rungs if e.seconds is not None and e.module is not None]
+    found = {entry.name: traffic(workload, entry.module, case, caches) for entry in timed}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _moves(result: LabResult, found: Mapping[str, Traffic]) -> str:
+    """Return a sentence that compares the bytes of the best rung with those of the first one; "" if
+    they are not both known."""
+    first, best = result.rungs[0].name, result.best()
+    if best is None or best.name == first or not {best.name, first} <= found.keys():
+        return ""
+    here, there = found[best.name], found[first]
+    levels = ["in loads and stores"]
+    levels += [f"in lines that {cache.size >> 10} KiB miss" for cache in here.caches]
+    shares = [
+        f"{digits(100 * before / now)}% {level}"
+        for now, before, level in zip(
+            (here.accessed, *here.missed), (there.accessed, *there.missed), levels, strict=True
+        )
     ]
-    if not rungs:
-        return {}, ""
-    small = common_size(ladder.workload, rungs, case)
-    found = {rung.name: traffic(ladder.workload, rung, small, case) for rung in rungs}
-    counted_ = {name: one for name, one in found.items() if one is not None}
-    return counted_, f"bytes counted in traces at {describe(small)}"
+    said = (
+        f"Of the bytes that {first} moves for this result, {best.name} moves {', '.join(shares)}."
+    )
+    return f"<p>{escape(said)}</p>"
 
 
 def pictured(result: LabResult) -> list[str]:
@@ -331,7 +350,8 @@ def _notes(result: LabResult) -> str:
         " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red lies more than half outside the range that was expected of the step.",
+        "A factor in red lies more than half outside the range that was expected of the step. None"
+        " is red if the figures are rough.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [
@@ -348,8 +368,11 @@ def _notes(result: LabResult) -> str:
             f" {duration(limits.seconds)}."
         )
         notes.append(
-            "In the roofline, a rung has a mark for each level: the bytes of all its loads and"
-            " stores, and the bytes that caches as large as a part of the data would miss. A mark"
-            " further right moves fewer bytes."
+            "In the roofline, each rung has a mark for each level of memory: useful operations for"
+            " each byte of its loads and stores, of the lines that miss the first-level cache, and"
+            " of those that miss the second-level cache as well. A mark further right moves fewer"
+            " bytes. The bytes are those of the size that ran: the addresses of every load and"
+            " store pass through a model of this processor's caches (sets of lines, the least"
+            " recently used one is replaced; no prefetching). Local buffers count as registers."
         )
     return "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"

@@ -13,7 +13,6 @@ from kernel_lab.results import RungResult
 from kernel_lab.rung import Rung
 from kernel_lab.scaled import ScaledTrace, scaled_trace
 from kernel_lab.trace import Trace, gpu, statistics
-from kernel_lab.traffic import model_caches
 from kernel_lab.workload import Case, Workload
 from needle_runtime.errors import NeedleTVMError
 
@@ -114,7 +113,7 @@ def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
         return drawn
     if trace.worker.any():
         drawn["workers"] = space_time(trace, f"{title}: accesses by worker", note, by="worker")
-    caches = model_caches(trace)
+    caches = statistics.model_caches(trace)
     drawn["reuse"] = diagrams.reuse_histogram(trace, f"{title}: reuse", note, caches=caches)
     return drawn
 
@@ -129,7 +128,7 @@ def _verdict(scaled: ScaledTrace) -> str:
             "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
         ]
         return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in said) + "</ul>"
-    for name, size in model_caches(trace).items():
+    for name, size in statistics.model_caches(trace).items():
         model = statistics.cache(trace, size)
         said.append(
             f"An LRU cache of {size:,} bytes ({name}) would hit {model.hit_rate:.1%} of the line"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kernel_lab import diagrams
 from kernel_lab.errors import LabError
 from kernel_lab.rung import Rung
-from kernel_lab.trace import trace
-from kernel_lab.traffic import common_size, model_caches
+from kernel_lab.sizes import common_size
+from kernel_lab.trace import statistics, trace
 from kernel_lab.workload import Case, Workload, describe
 
 MOST = 4  # rungs side by side
@@ -35,7 +35,7 @@ def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
             continue
     if len(traces) < 2:
         return ""
-    cache = model_caches(next(iter(traces.values())))["a sixteenth"]
+    cache = statistics.model_caches(next(iter(traces.values())))["a sixteenth"]
     note = (
         f"traced at {describe(small.size)}, on one thread; tinted: the lines in an LRU cache of"
         f" {cache:,} bytes, a sixteenth of the data"

@@ -226,7 +226,10 @@ def _why_untimed(request: Request) -> str | None:
         return None
     reason = build.why_no_gpu()
     if reason is not None:
-        raise LabUsageError(f"{reason}: --untimed runs the ladder without timing it")
+        raise LabUsageError(
+            f"{reason}: --untimed compiles and traces the ladder without timing it, and --arch"
+            " sm_75 (or another) chooses the GPU that it is compiled for"
+        )
     return None
 
 
@@ -277,7 +280,7 @@ def _measure(
             field_.add(entry, make(field_.inputs))
         probes = field_.add_probes() if request.device == "cpu" else {}
         before = busy_share()
-        by_name = _contest(field_, request.rounds, _SECONDS_BLOCK, say)
+        by_name = hold_contest(field_, request.rounds, _SECONDS_BLOCK, say)
         shares = [share for share in (before, busy_share()) if share is not None]
         result.load = max(shares, default=None)
     if probes:
@@ -287,7 +290,7 @@ def _measure(
             _fill(entry, result, by_name)
 
 
-def _contest(
+def hold_contest(
     contest: Field, rounds: int, block_seconds: float, say: Progress
 ) -> dict[str, timing.Result]:
     """Return the result of each contestant of a field by name."""
@@ -331,7 +334,7 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
     """Fill in an entry's times and ratios."""
     if timed[entry.name].device:
         entry.launch_seconds = timed[entry.name].spread
-    timed = {name: _own_time(each) for name, each in timed.items()}
+    timed = {name: own_time(each) for name, each in timed.items()}
     outcome = timed[entry.name]
     entry.seconds = outcome.spread
     entry.blocks, entry.calls = list(outcome.seconds), outcome.calls
@@ -347,7 +350,7 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
         entry.surprising = surprises(entry.speedup_previous.median, entry.expected)
 
 
-def _own_time(outcome: timing.Result) -> timing.Result:
+def own_time(outcome: timing.Result) -> timing.Result:
     """Return the outcome with the GPU's own times, if there are any, instead of those that include
     launch and wait."""
     whole = len(outcome.device) == len(outcome.seconds)
@@ -388,7 +391,7 @@ def _sweep_point(
         for peer in peers.of(workload, request.device) if request.peers else ():
             if not peer.missing:
                 contest.add_peer(peer.entry())
-        by_name = _contest(
+        by_name = hold_contest(
             contest,
             max(3, request.rounds // 2),
             _SECONDS_BLOCK / 2,

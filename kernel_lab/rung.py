@@ -18,6 +18,9 @@ ScheduleFunction = Callable[["Schedule", Case], Any]
 Definition = Callable[[Case], list[Any]]
 Claim = Callable[[Size], "str | None"]
 
+# What the paragraphs of a rung's docstring begin with that have a place of their own.
+_PREDICTION, _PICTURE = "Prediction:", "Picture:"
+
 
 def any_size(size: Size) -> str | None:
     """Return None: the claim of a rung that is right at every size."""
@@ -37,7 +40,9 @@ def generation(arch: str) -> int:
 class Rung:
     """One step: a schedule function and, for a rewrite, a definition of its own.
 
-    `reason` is the function's docstring: why the step is made, and the gain to expect. `after` is
+    `reason` is the function's docstring: why the step is made, and in a paragraph that begins with
+    "Prediction:" how the gain to expect is derived. A paragraph of the docstring that begins with
+    "Picture:" is not part of it but the `caption`: what a picture of the accesses shows. `after` is
     the rung that this one starts from, and `expected` the lowest and highest factor to expect
     against it. `claims` returns None for a size at which the rung is right, else the reason for
     refusing it. `explained` says why the measured factor differs from `expected`, and on which
@@ -58,6 +63,13 @@ class Rung:
     precision: str = "float32"
     needs: str | None = None
     rewrites: bool = False
+    caption: str = ""
+
+    @property
+    def prediction(self) -> str:
+        """The derivation of `expected`, in one line; "" if the reason has none."""
+        found = (part for part in self.reason.split("\n\n") if part.startswith(_PREDICTION))
+        return " ".join(next(found, "").removeprefix(_PREDICTION).split())
 
     def refuses(self, size: Size, arch: str | None = None) -> str | None:
         """Return the reason for refusing `size`, or a GPU of architecture `arch`; None if both are
@@ -128,11 +140,13 @@ class Ladder:
         def add(function: ScheduleFunction) -> ScheduleFunction:
             previous = self._previous(after)
             inherited = previous.precision if previous and define is None else "float32"
+            said = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+            captions = [part for part in said if part.startswith(_PICTURE)]
             self.rungs.append(
                 Rung(
                     name=name or function.__name__.strip("_"),
                     kind=kind,
-                    reason=inspect.cleandoc(function.__doc__ or ""),
+                    reason="\n\n".join(part for part in said if part not in captions),
                     schedule=function,
                     define=define or (previous.define if previous else self.workload.define),
                     after=previous.name if previous else None,
@@ -142,6 +156,7 @@ class Ladder:
                     precision=precision or inherited,
                     needs=needs or (previous.needs if previous else None),
                     rewrites=define is not None,
+                    caption=" ".join(" ".join(captions).removeprefix(_PICTURE).split()),
                 )
             )
             return function

@@ -56,10 +56,15 @@ class Space:
 
 @dataclass(frozen=True)
 class Found:
-    """The best candidate of a search: its module, and notes about the search."""
+    """The best candidate of a search: its module, and notes about the search.
+
+    `tried` holds the knobs of each candidate with the seconds of one call, or with None if the
+    candidate was rejected; meta_schedule's candidates have no knobs, and it is empty.
+    """
 
     module: IRModule
     notes: dict[str, Any]
+    tried: tuple[tuple[Knobs, float | None], ...] = ()
 
 
 def own(
@@ -79,7 +84,7 @@ def own(
     random.Random(seed).shuffle(choices)
     choices = choices[:trials]
     best: tuple[float, Knobs] | None = None
-    rejected = 0
+    tried: list[tuple[Knobs, float | None]] = []
     with scratch_folder("kernel-lab-search-") as folder:
         setup = _setup(workload, case, folder, seed)
         judge = _Judge(setup, case.processor.cores)
@@ -91,8 +96,9 @@ def own(
                     seconds = judge.seconds(path)
                 except (LabError, RuntimeError, ValueError):
                     # TVM's own errors are RuntimeErrors: knobs that do not go together.
-                    rejected += 1
+                    tried.append((knobs, None))
                 else:
+                    tried.append((knobs, seconds))
                     best = min((seconds, knobs), best or (seconds, knobs), key=lambda b: b[0])
                 shown = f", best {best[0] * 1e6:.1f} us" if best else ""
                 say(number + 1, len(choices), f"own search: {number + 1}{shown}")
@@ -102,11 +108,11 @@ def own(
         raise LabError(f"{workload.name}: none of {len(choices)} candidates worked")
     notes = {
         "candidates": len(choices),
-        "rejected": rejected,
+        "rejected": sum(seconds is None for _, seconds in tried),
         "space": len(space.knobs(case)),
         "knobs": dict(best[1]),
     }
-    return Found(space.module(case, best[1]), notes)
+    return Found(space.module(case, best[1]), notes, tuple(tried))
 
 
 def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str, Any]:

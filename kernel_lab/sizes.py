@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab.rung import Rung
-from kernel_lab.workload import Case, Workload
+from kernel_lab.workload import Case, Processor, Size, Workload
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
@@ -63,22 +64,42 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     From the last dimension to the first, each is made as small as `Nest.shows` allows, by doubling
     from the workload's `drawn`.
     """
+    return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor))
 
+
+@functools.lru_cache(maxsize=256)  # a report asks several times for each rung
+def _drawn(
+    least: Callable[[Size], Size],
+    rung: Rung,
+    given: tuple[tuple[str, Any], ...],
+    processor: Processor,
+) -> dict[str, Any]:
     def nest(size: Mapping[str, Any]) -> Nest | None:
         if rung.claims(size) is not None:
             return None
-        return nest_of(rung.module(Case(size, case.processor)))
+        return nest_of(rung.module(Case(size, processor)))
 
-    size = dict(case.size)
-    whole = nest_of(rung.module(case))
+    size = dict(given)
+    whole = nest_of(rung.module(Case(size, processor)))
     tile = _tile(size, whole, nest)
     for name in reversed(_dimensions(size)):
-        for value in _doubling(int(workload.drawn(size)[name]), size[name]):
+        for value in _doubling(int(least(size)[name]), size[name]):
             found = nest({**size, name: value})
             if found is not None and found.shows(whole, tile):
                 size[name] = value
                 break
     return size
+
+
+def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
+    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
+    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    standing = [rung for rung in rungs if rung.kind != "failed"]
+    sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
+    return {
+        name: max(size[name] for size in sizes) if isinstance(value, int) else value
+        for name, value in case.size.items()
+    }
 
 
 def _tile(

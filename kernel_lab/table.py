@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernel_lab import gpu_figures
-from kernel_lab.factors import factor, with_quartiles
+from kernel_lab.factors import factor, with_quartiles, work
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
 from needle_runtime.process.timing import Spread
@@ -27,7 +27,11 @@ def rows(result: LabResult) -> list[list[str]]:
 
 def _table(title: str) -> Table:
     return Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+        title=title or None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
     )
 
 
@@ -65,7 +69,7 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     if limit is not None:
         console.print(
             f"roofline: {digits(limit.gigaflops)} GFLOP/s, {digits(limit.gigabytes)} GB/s, "
-            f"so {duration(limit.seconds)} ({limit.bound}); {result.flops:,} useful operations",
+            f"so {duration(limit.seconds)} ({limit.bound}); {work(result.flops)} of useful work",
             highlight=False,
         )
     if result.doubt:
@@ -122,14 +126,22 @@ def _row(entry: RungResult, doubt: str | None) -> list[str]:
 
 
 def print_figures(result: LabResult, console: Console) -> None:
-    """Print the figures of GPU rungs that need no run."""
+    """Print the figures of GPU rungs that need no run, in two tables that fit 80 columns."""
     found = next(entry.static for entry in result.rungs if entry.static)
-    table = _table(f"Static figures for {found.arch}")
-    for number, heading in enumerate(gpu_figures.HEADINGS):
-        table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=number < 8)
-    for row in gpu_figures.figure_rows(result.rungs):
-        table.add_row(*row)
-    console.print(table)
+    rows = gpu_figures.figure_rows(result.rungs)
+    for title, columns in ((f"Static figures for {found.arch}", range(1, 7)), ("", range(7, 10))):
+        table = _table(title)
+        table.add_column("", no_wrap=True)
+        for column in columns:
+            is_number = column in range(1, 6)
+            table.add_column(
+                gpu_figures.HEADINGS[column],
+                justify="right" if is_number else "left",
+                no_wrap=is_number,
+            )
+        for row in rows:
+            table.add_row(row[0], *(row[column] for column in columns))
+        console.print(table)
     for line in gpu_figures.notes(result.rungs):
         console.print(line, highlight=False)
 

@@ -1,68 +1,64 @@
-"""The bytes that a rung moves for each useful operation, counted in its trace, by cache level."""
+"""The bytes that a rung moves for each useful operation, by cache level, at the size that ran."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernel_lab.errors import LabError
-from kernel_lab.rung import Rung
-from kernel_lab.scaled import trace_at
-from kernel_lab.sizes import drawn_size
-from kernel_lab.trace import Trace, statistics
+from kernel_lab.trace.stream import Cache, moved
 from kernel_lab.workload import Case, Workload
+from needle_runtime.errors import NeedleTVMError
 
-LIMIT = 1_500_000  # accesses of a trace whose cache misses are counted, a few seconds' work
-PARTS = (16, 4)  # the modelled caches hold a sixteenth and a quarter of the data
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import IRModule
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # Linux describes the caches of a core here
+_LEVELS = 2  # private to a core on current processors; further levels are shared
 
 
 @dataclass(frozen=True)
 class Traffic:
     """Useful operations for each byte that the loops load or store (`accessed`), and for each byte
-    that LRU caches of `caches` bytes miss (`missed`, in the order of PARTS)."""
+    of the lines that each of `caches` misses (`missed`)."""
 
     accessed: float
     missed: tuple[float, ...]
-    caches: tuple[int, ...]
+    caches: tuple[Cache, ...]
 
 
-def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
-    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
-    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
-    standing = [rung for rung in rungs if rung.kind != "failed"]
-    sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
-    return {
-        name: max(size[name] for size in sizes) if isinstance(value, int) else value
-        for name, value in case.size.items()
-    }
-
-
-def traffic(workload: Workload, rung: Rung, small: Mapping[str, Any], case: Case) -> Traffic | None:
-    """Return the traffic of a CPU rung at the size `small`; None if it cannot be traced at that
-    size."""
-    if rung.claims(small) is not None:
-        return None
-    at = Case(small, case.processor)
+def traffic(
+    workload: Workload, module: IRModule, case: Case, caches: Iterable[Cache]
+) -> Traffic | None:
+    """Return the traffic of a scheduled CPU module at the case's own size; None if it cannot be
+    counted (see `kernel_lab.trace.stream.moved`)."""
+    chosen, flops = tuple(caches), workload.flops(case.size)
     try:
-        found = trace_at(workload, rung, at, case, LIMIT, ignore=("local",)).trace
-    except LabError:
+        counted = moved(module, chosen, cores=case.processor.cores)
+    except NeedleTVMError:
         return None
-    flops = workload.flops(small)
-    caches = tuple(model_caches(found).values())
-    moved = [statistics.cache(found, size).bytes_moved for size in caches]
     return Traffic(
-        flops / int(found.itemsize.sum()), tuple(flops / bytes for bytes in moved), caches
+        flops / counted.accessed, tuple(flops / missed for missed in counted.missed), chosen
     )
 
 
-def model_caches(trace: Trace) -> dict[str, int]:
-    """Return the sizes of caches that hold a fraction of the global data a kernel touches, in whole
-    lines.
+def processor_caches(folder: Path = _CACHES) -> tuple[Cache, ...]:
+    """Return the data caches of this machine's first core, first level first; () if the system does
+    not describe them."""
+    found = {}
+    for index in sorted(folder.glob("index*")):
+        names = ("level", "size", "ways_of_associativity")
+        level, kibibytes, ways = (_fact(index / name).removesuffix("K") for name in names)
+        is_known = all(number.isdigit() and int(number) for number in (level, kibibytes, ways))
+        if is_known and _fact(index / "type") in ("Data", "Unified"):
+            found[int(level)] = Cache(int(kibibytes) << 10, int(ways))
+    levels = range(1, _LEVELS + 1)
+    return tuple(found[level] for level in levels) if set(levels) <= found.keys() else ()
 
-    The data of a small size fits into any real cache, so only fractions of it tell schedules apart.
-    """
-    rows = statistics.buffer_counts(trace)
-    lines = sum(row.lines for row in rows if row.scope == "global")
-    names = {4: "a quarter of the data", 16: "a sixteenth"}
-    return {names[part]: max(1, lines // part) * statistics.LINE for part in PARTS}
+
+def _fact(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

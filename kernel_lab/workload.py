@@ -24,11 +24,11 @@ _MOST_FLOPS = 1 << 43
 
 @dataclass(frozen=True)
 class Published:
-    """A figure published in a source of the guide, measured on another machine: not comparable one
+    """A figure published in a source of the course, measured on another machine: not comparable one
     to one.
 
     `rung` is our rung or peer that does the same. `document` is the source's number in
-    docs/guide/10-figures.md, such as "000".
+    docs/published-figures.md, such as "000".
     """
 
     document: str

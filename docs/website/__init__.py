@@ -3,8 +3,10 @@
 - `pages` gathers the pages and adapts the links between them. `normal` rewrites the pages in the
   form that Python-Markdown reads.
 - `home` makes the first page.
-- `figures` takes the chapters' pictures out of their notebooks (`docs/guide/notebooks.py` executes
-  the chapters). `rungs` adds, folded below a rung's code, the changes that the rung makes.
+- `figures` puts the pictures of the course into its text, also those that its code draws
+  (`docs/course/notebooks.py` executes the pages).
+- `atlas` writes the sections of the rungs into the ladders' pages, with the times that `measured`
+  reads from docs/results.
 - `compiler` runs the pipeline on the small models of `models` and shows each pass; `drawing` draws
   their graphs.
 - `lab` adds the lab's reports. `docs/reference.py` makes pages from the docstrings.

@@ -1,4 +1,4 @@
-"""The guide, the documents, the reference and the lab's reports as one static site.
+"""The course, the atlas, the documents, the reference and the lab's reports as one static site.
 
 `python -m docs.website OUT [--no-lab]` writes the site into the folder OUT; open its index.html in
 a browser. The command needs the extras `guide` and `site`. If links lead nowhere, or pages would
@@ -18,39 +18,53 @@ from pathlib import Path
 from typing import Any
 
 from docs import reference
-from docs.guide import notebooks
-from docs.website import check, compiler, figures, home, lab, rungs
+from docs.course import notebooks
+from docs.website import atlas, check, compiler, figures, home, lab
 from docs.website.normal import normal
 from docs.website.pages import ROOT, Pages
+from kernel_lab import registry
 
-GUIDE = "docs/guide"
-# The pages in the tabs at the top; pages that they link to are on the site as well.
+COURSE = "docs/course"
+# The tabs at the top and their pages, in order; pages that they link to are on the site as well.
 _TABS: dict[str, list[str]] = {
     "Home": [home.HOME],
-    "Guide": [f"{GUIDE}/README.md"],
-    "Using needle": [
+    "Learn": [
+        f"{COURSE}/README.md",
+        *(f"{COURSE}/{path.name}" for path in notebooks.pages()),
+        f"{COURSE}/glossary.md",
+        f"{COURSE}/faq.md",
+    ],
+    "Use": [
         "README.md",
-        "docs/layers.md",
-        "docs/dtypes.md",
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
+        "docs/layers.md",
+        "docs/dtypes.md",
+        "docs/jit.md",
+        "docs/sizes.md",
+        "docs/loops.md",
         "docs/several-processes.md",
+        "docs/pytorch.md",
         "docs/onnx.md",
+        "docs/deployment.md",
         "docs/ship-an-existing-model.md",
         "docs/c-and-cpp.md",
         "docs/cross-compiling.md",
-        "docs/commands.md",
         "docs/tuning.md",
         "docs/gpu.md",
         "gallery/README.md",
+    ],
+    "Reference": [
+        "docs/commands.md",
+        "docs/primitives.md",
+        "docs/published-figures.md",
         "docs/compatibility.md",
         "CHANGELOG.md",
     ],
-    "Inside": ["docs/architecture.md", "docs/campaign.md", "CONTRIBUTING.md", "SECURITY.md"],
     "Results": ["docs/performance.md"],
+    "Contribute": ["CONTRIBUTING.md", "docs/architecture.md", "docs/campaign.md", "SECURITY.md"],
 }
-# Pages of the guide that are not chapters; people read them before or beside the chapters.
-_BESIDE = ("start-here", "glossary", "faq")
+_ATLAS = [f"{atlas.ATLAS}/README.md", *map(atlas.page_of, registry.LADDERS.values())]
 _MARK = "search/search_index.json"  # a file that only a built site has
 
 
@@ -87,21 +101,18 @@ def build(out: Path, *, with_lab: bool = True) -> None:
 
 def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages; return the list of tabs and their pages for MkDocs."""
-    made = _notebooks(source / "guide" / "notebooks")
-    drawn = {chapter: figures.drawn(chapter, notebook) for chapter, notebook in made.items()}
-    texts = {chapter: rungs.with_ir(text) for chapter, text in drawn.items()}
-    pages = Pages(source, {**texts, ROOT / home.HOME: home.text()})
+    made = _notebooks(source / "course" / "notebooks")
+    drawn = {page: figures.drawn(page, notebook) for page, notebook in made.items()}
+    pages = Pages(source, {**drawn, **atlas.texts(), ROOT / home.HOME: home.text()})
     tabs: dict[str, list[Any]] = {
         title: [pages.add(name) for name in names] for title, names in _TABS.items()
     }
-    beside = [pages.add(f"{GUIDE}/{name}.md") for name in _BESIDE]
-    chapters = [pages.add(f"{GUIDE}/{path.name}") for path in notebooks.chapters()]
-    tabs["Guide"] += [*beside[:1], *chapters, *beside[1:]]
+    ladders = [pages.add(name) for name in _ATLAS]
     results = pages.add("docs/results")
     pages.hide_navigation(tabs["Home"][0])
-    for chapter in chapters:
-        name = Path(chapter).stem
-        pages.append(chapter, f"[This chapter as a notebook](notebooks/{name}.ipynb){{ download }}")
+    for page in made:
+        link = f"[This page as a notebook](notebooks/{page.stem}.ipynb){{ download }}"
+        pages.append(pages.add(f"{COURSE}/{page.name}"), link)
     written = pages.write()
     reference.write(source / "reference")
     for file in (source / "reference").iterdir():
@@ -113,22 +124,33 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
         (source / "lab").mkdir()
         (source / "lab" / "index.md").write_text(lab.index(), encoding="utf-8")
 
-    tabs["Inside"].append({"How the compiler works": ["compiler/index.md", "compiler/passes.md"]})
+    # A title is "gemm on a CPU: a question"; the question is too long for a list of pages.
+    listed = [ladders[0], *({pages.title(at).partition(":")[0]: at} for at in ladders[1:])]
     if with_lab:
-        tabs["Guide"].append("lab/index.md")
-    tabs["Reference"] = [
+        listed.append("lab/index.md")
+    tabs["Learn"].append({"The atlas": listed})
+    names = [
         "reference/index.md",
         *(f"reference/{reference.page_name(page)}" for page in sorted(reference.PAGES)),
     ]
+    tabs["Reference"].append({"The public names": names})
+    tabs["Contribute"].append(
+        {"How the compiler works": ["compiler/index.md", "compiler/passes.md"]}
+    )
     newest = sorted((p for p in written if p.startswith("results/") and p != results), reverse=True)
     tabs["Results"] += [results, *newest]
-    known = {place for places in tabs.values() for place in places if isinstance(place, str)}
-    tabs["Inside"].append({"Source": [place for place in written if place not in known]})
+    known = {
+        place for places in (*tabs.values(), ladders) for place in places if isinstance(place, str)
+    }
+    rest = [place for place in written if place not in known]
+    recipes = [place for place in rest if place.startswith("contributing/")]
+    tabs["Contribute"].insert(1, {"Recipes": recipes})
+    tabs["Contribute"].append({"Source": [place for place in rest if place not in recipes]})
     return [{"Home": tabs.pop("Home")[0]}, *({title: tabs[title]} for title in tabs)]
 
 
 def _notebooks(folder: Path) -> dict[Path, Any]:
-    """Write the executed chapters into a folder. Exits if one fails or Jupyter is missing."""
+    """Write the executed pages into a folder. Exits if one fails or Jupyter is missing."""
     try:
         return notebooks.write(folder)
     except ImportError as error:

@@ -4,21 +4,27 @@
 `tests/kernel_lab/picture_checker.py` compares pixels and marks of pictures with their traces.
 """
 
+from kernel_lab.diagrams.block_tiles import block_tiles
 from kernel_lab.diagrams.locality import reuse_histogram
+from kernel_lab.diagrams.sector_map import sector_map
 from kernel_lab.diagrams.space_time import space_time
 from kernel_lab.diagrams.stepwise import page, save_page, side_by_side, stepper
 from kernel_lab.diagrams.style import inline_svg, save
+from kernel_lab.diagrams.surface import surface
 from kernel_lab.diagrams.warp import bank_view, warp_view
 
 __all__ = [
     "bank_view",
+    "block_tiles",
     "inline_svg",
     "page",
     "reuse_histogram",
     "save",
     "save_page",
+    "sector_map",
     "side_by_side",
     "space_time",
     "stepper",
+    "surface",
     "warp_view",
 ]

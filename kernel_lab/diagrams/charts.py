@@ -9,9 +9,20 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from kernel_lab.diagrams.style import INK, MUTED, PALETTE, SHARED, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import (
+    INK,
+    MUTED,
+    PALETTE,
+    SHARED,
+    SMALL,
+    STORE,
+    WIDTH,
+    figure,
+    settings,
+    titled,
+)
 from kernel_lab.errors import LabUsageError
-from kernel_lab.factors import against
+from kernel_lab.factors import factor
 from kernel_lab.results import LabResult, Roofline, RungResult
 from kernel_lab.traffic import Traffic
 from needle_runtime.process.timing import Spread
@@ -40,59 +51,65 @@ def _label(entry: RungResult) -> str:
 
 
 def time_chart(result: LabResult) -> Any:
-    """Return a figure with a bar for the median time of each rung and peer, quartiles as whiskers.
+    """Return a figure with a dot at the median time of each rung and peer, and its quartiles as a
+    line.
 
     Raises LabUsageError if nothing was timed, as the other charts do.
     """
     entries = _timed(result)
     with settings():
-        fig = figure(9, 1.0 + 0.3 * len(entries))
+        fig = figure(WIDTH, 1.4 + 0.26 * len(entries))
         axis = fig.subplots()
         for place, (entry, time) in enumerate(entries):
-            axis.barh(place, time.median, height=0.7, color=KIND_COLOURS[entry.kind])
-            axis.plot([time.lower, time.upper], [place, place], color=INK, linewidth=1)
+            colour = KIND_COLOURS[entry.kind]
+            axis.plot([time.lower, time.upper], [place, place], color=colour, linewidth=1.5)
+            axis.plot(time.median, place, "o", color=colour, markersize=6)
             text = duration(time.median)
             if entry.speedup_naive is not None and entry.kind != "naive":
-                text += f"  ({against(entry.speedup_naive.median, 'naive')})"
+                text += f" · {factor(entry.speedup_naive.median)}"
             axis.annotate(
                 text,
                 (time.upper, place),
-                xytext=(5, 0),
+                xytext=(6, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=8,
+                fontsize=SMALL,
             )
         axis.set_yticks(range(len(entries)), [_label(entry) for entry, _ in entries])
         axis.invert_yaxis()
         axis.set_xscale("log")
         low, high = axis.get_xlim()
-        axis.set_xlim(low / 1.5, high * (high / low) ** 0.3)
+        axis.set_xlim(low, high * (high / low) ** 0.3)  # room for the figures
+        for place, (_, time) in enumerate(entries):  # from the name to the dot
+            axis.plot([low, time.lower], [place, place], color=MUTED, linewidth=0.5, zorder=0)
+        axis.spines["left"].set_visible(False)
+        axis.tick_params(axis="y", length=0)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: duration(x)))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.xaxis.set_major_locator(LogLocator(numticks=8))
         axis.set_xlabel("median time of a call, logarithmic")
         kinds = [kind for kind in KIND_COLOURS if any(e.kind == kind for e, _ in entries)]
         handles = [
-            Line2D([], [], linestyle="", marker="s", color=KIND_COLOURS[kind], label=kind)
+            Line2D([], [], linestyle="", marker="o", color=KIND_COLOURS[kind], label=kind)
             for kind in kinds
         ]
-        fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        titled(fig, "Time by rung", result.doubt or "")
+        note = "x: times as fast as naive" if any(e.speedup_naive for e, _ in entries) else ""
+        note = "; ".join(filter(None, [note, result.doubt]))
+        titled(fig, "Time by rung", note, handles, len(handles))
     return fig
 
 
 LEVELS = ("o", "^", "s")  # marks of all accesses, and of those that each modelled cache misses
 
 
-def roofline_chart(
-    result: LabResult, traffic: Mapping[str, Traffic] | None = None, note: str = ""
-) -> Any:
+def roofline_chart(result: LabResult, traffic: Mapping[str, Traffic] | None = None) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    A rung in `traffic` has several marks, joined by a line: one at the useful operations for each
-    byte that its loops access, and one per modelled cache, at the useful operations for each byte
-    that the cache misses. Entries without traffic (peers, schedules found by search) stand at the
-    compulsory traffic: each array moved once. Raises LabUsageError if there is no roofline.
+    `traffic` is that of the size that ran. A rung in it has several marks, joined by a line: one at
+    the useful operations for each byte that its loops access, and one for each cache, at the useful
+    operations for each byte that the cache misses. Entries without traffic (peers, kernels whose
+    accesses cannot be counted) stand at the compulsory traffic: each array moved once. Raises
+    LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -105,15 +122,15 @@ def roofline_chart(
     ridge = limits.gigaflops / limits.gigabytes
     x = np.geomspace(min(every) / 3, max(*every, ridge) * 3, 200)
     with settings():
-        fig = figure(9, 1.6 + 0.22 * max(12, len(entries)))
+        fig = figure(WIDTH, 2.2 + 0.22 * max(12, len(entries)))
         axis = fig.subplots()
         _draw_limits(axis, limits, x)
         axis.axvline(compulsory, color=MUTED, linestyle=":", linewidth=1)
         for entry, speed in zip(entries, speeds, strict=True):
             marks, colour = places[entry.name], KIND_COLOURS[entry.kind]
             axis.plot([min(marks), max(marks)], [speed, speed], color=colour, linewidth=1)
-            shapes = LEVELS if len(marks) > 1 else ("D",)
-            for mark, shape in zip(marks, shapes, strict=True):
+            shapes = LEVELS if entry.name in (traffic or {}) else ("D",)
+            for mark, shape in zip(marks, shapes, strict=False):
                 axis.plot(mark, speed, shape, color=colour, markersize=5)
         low = min(speeds.min(), limits.gigaflops / 100) / 2
         high = 2.2 * max(limits.gigaflops, speeds.max())
@@ -127,9 +144,7 @@ def roofline_chart(
         keys = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
         if traffic:
             keys += _level_keys(traffic)
-            words = f"{words}; {note}"
-        fig.legend(handles=keys, loc="outside upper right", ncols=4)
-        titled(fig, "Roofline", f"{words}; {result.doubt}" if result.doubt else words)
+        titled(fig, "Roofline", f"{words}; {result.doubt}" if result.doubt else words, keys, 2)
     return fig
 
 
@@ -165,7 +180,7 @@ def _label_at_the_edge(
             (max(places[entry.name]), speed),
             xytext=(1.03, (height - low) / (high - low)),
             textcoords="axes fraction",
-            fontsize=7.5,
+            fontsize=SMALL,
             va="center",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0},
@@ -173,11 +188,11 @@ def _label_at_the_edge(
 
 
 def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
-    sizes = next(iter(traffic.values())).caches
-    names = ["loads and stores", *(f"missed by {size / 1024:.3g} KiB" for size in sizes)]
+    caches = next(iter(traffic.values())).caches
+    names = ["loads and stores", *(f"missed by {one.size >> 10} KiB" for one in caches)]
     return [
         Line2D([], [], linestyle="", marker=shape, color=MUTED, label=name, markersize=5)
-        for shape, name in zip(LEVELS, names, strict=True)
+        for shape, name in zip(LEVELS, names, strict=False)
     ]
 
 
@@ -207,7 +222,7 @@ def sweep_chart(result: LabResult) -> Any:
     kinds = {entry.name: entry.kind for entry in (*result.rungs, *result.peers)}
     names = list(dict.fromkeys(name for point in result.sweep for name in point.seconds))
     with settings():
-        fig = figure(9, 4)
+        fig = figure(WIDTH, 4.4)
         axis = fig.subplots()
         markers = "os^vDP*X<>"
         for number, name in enumerate(names):
@@ -235,6 +250,5 @@ def sweep_chart(result: LabResult) -> Any:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_xlabel(result.sweep_axis)
         axis.set_ylabel("useful GFLOP/s")
-        fig.legend(loc="outside right upper")
-        titled(fig, f"Over {result.sweep_axis}", "dashed: other libraries")
+        titled(fig, f"Over {result.sweep_axis}", "dashed: other libraries", axis.lines, 4)
     return fig

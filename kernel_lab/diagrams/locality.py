@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from kernel_lab.diagrams.space_time import described
-from kernel_lab.diagrams.style import MUTED, SLATE, STORE, figure, settings, titled
+from kernel_lab.diagrams.style import MUTED, SLATE, SMALL, STORE, WIDTH, figure, settings, titled
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace, statistics
 
@@ -32,7 +32,7 @@ def reuse_histogram(
         raise LabUsageError(f"reuse_histogram: {trace.name} has no access to global memory")
     cold, bins = statistics.reuse_histogram(distances)
     with settings():
-        fig = figure(7, 3.2)
+        fig = figure(WIDTH, 3.4)
         axis = fig.subplots()
         places = np.arange(len(bins))
         axis.bar(places, bins, width=0.8, color=SLATE, label="used again")
@@ -41,7 +41,6 @@ def reuse_histogram(
             [-1.5, *places.tolist()],
             ["first\nuse", *(bin_label(place) for place in range(len(bins)))],
         )
-        axis.tick_params(axis="x", labelsize=7)
         axis.set_xlabel(f"distinct {line}-byte lines since the line was last used")
         axis.set_ylabel("line accesses")
         axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
@@ -71,11 +70,11 @@ def reuse_histogram(
                     textcoords="offset points",
                     va="top",
                     ha="right",
-                    fontsize=7,
+                    fontsize=SMALL,
                     color=MUTED,
                 )
-        fig.legend(loc="outside upper right", ncols=3)
-        titled(fig, title, described(trace, note))
+        keys = [*axis.get_legend_handles_labels()[0], *rate.get_legend_handles_labels()[0]]
+        titled(fig, title, described(trace, note), keys)
     return fig
 
 

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from kernel_lab.diagrams.style import INK, MUTED
+from kernel_lab.diagrams.style import INK, MUTED, SMALL
 from kernel_lab.trace import LoopValues, Trace
 from needle_runtime.text import counted
 
 ROWS = 3  # loops, at most
 TURNS = 64  # turns of a loop, at most
 _LEAST = 0.5  # the least share of the time that is in a loop's turns
-_LETTER = 4.6  # the width of a label's letter, with room around it, in points
-_ACROSS = 520  # the least width of the panels, in points
-_SIZE = 7
+_LETTER = 5.2  # the width of a label's letter, with room around it, in points
+_ACROSS = 400  # the least width of the panels, in points
 TILE = "tile"  # the label of a frame
 
 
@@ -71,7 +70,7 @@ def draw_turns(axis: Any, turns: list[Turns], width: float) -> None:
         _write_values(axis, row, loop, _ACROSS / width)
     axis.set_ylim(len(turns) - 0.5, -0.5)
     axis.set_yticks(range(len(turns)), [loop.name for loop in turns])
-    axis.tick_params(bottom=False, labelbottom=False, left=False, labelsize=_SIZE)
+    axis.tick_params(bottom=False, labelbottom=False, left=False, labelsize=SMALL)
     for side in axis.spines.values():
         side.set_visible(False)
 
@@ -89,7 +88,7 @@ def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
             continue  # a turn that is cut short by the edge of the picture
         place, side = (left + length / 2, "center") if each == 1 else (left, "left")
         text = str(loop.values[number])
-        axis.text(place, row + 0.04, text, va="center", ha=side, fontsize=_SIZE)
+        axis.text(place, row + 0.04, text, va="center", ha=side, fontsize=SMALL)
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
@@ -109,7 +108,7 @@ def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
         frame.set_linewidth(0.9)
         axis.add_patch(frame)
         text = f"{loop.name}={loop.values[longest]}\n{tile_size(tile)}"
-        beside = {"xycoords": "axes fraction", "va": "center", "fontsize": _SIZE}
+        beside = {"xycoords": "axes fraction", "va": "center", "fontsize": SMALL}
         axis.annotate(text, (1.006, 0.5), **beside)
         return True
     return False

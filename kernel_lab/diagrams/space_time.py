@@ -15,6 +15,7 @@ from kernel_lab.diagrams.style import (
     MUTED,
     SHARED,
     STORE,
+    WIDTH,
     buffer_colours,
     figure,
     settings,
@@ -25,6 +26,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 from needle_runtime.text import counted
 
+_TICKS = 4  # of a panel's elements, besides the first
 _KEYS = 5  # workers that the legend names; of more, the first, the middle and the last
 
 
@@ -73,14 +75,14 @@ def space_time(
             heights = [max(h, owned[n] * 0.95) for h, n in zip(heights, names, strict=True)]
         turns = turns_of(shown)
         rows = [0.17 * len(turns)] if turns else []
-        fig = figure(9, 1.3 + sum(heights + rows))
+        fig = figure(WIDTH, 1.5 + sum(heights + rows))
         axes = fig.subplots(
             len(rows + names), 1, sharex=True, squeeze=False, height_ratios=rows + heights
         )[:, 0]
         strip, axes = (axes[0], axes[1:]) if turns else (None, axes)
         for axis, panel, name in zip(axes, panels, names, strict=True):
             of = {0: colours[name], 1: STORE} if by == "buffer" else colours
-            _draw(axis, panel, of)
+            _draw(axis, panel, of, _row(trace, name))
             scope = "" if scopes[name] == "global" else f"\n({scopes[name]})"
             scope += "\n(a copy each)" if by == "worker" and owned[name] else ""
             axis.set_ylabel(f"{name}{scope}\nelement")
@@ -96,8 +98,8 @@ def space_time(
         axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         keys = _buffer_keys(panels) if by == "buffer" else _who_keys(colours, panels, by, trace)
-        fig.legend(handles=keys, loc="outside upper right", ncols=min(6, len(keys)))
-        titled(fig, title, f"{described(trace, note)}; {_scale(time, names, panels)}")
+        words = f"{described(trace, note)}; {_scale(time, names, panels)}"
+        titled(fig, title, words, keys)
     return fig
 
 
@@ -111,7 +113,22 @@ def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], s
     return f"{note}; {said}" if note else said
 
 
-def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:
+def _row(trace: Trace, name: str) -> int:
+    """Return the elements of a row of a buffer; 1 for a flat one."""
+    shape = next(buffer.shape for buffer in trace.buffers if buffer.name == name)
+    return shape[-1] if len(shape) > 1 else 1
+
+
+def ticks(first: int, last: int, row: int) -> range:
+    """Return up to five ticks from `first` to `last`: multiples of the row, by a power of two; of
+    an element if the range holds no two rows."""
+    step = row if last - first >= row else 1
+    while (last - first) // step > _TICKS:
+        step *= 2
+    return range(-(-first // step) * step, last + 1, step)
+
+
+def _draw(axis: Any, panel: Cells, colours: dict[Any, str], row: int) -> None:
     image = shades(panel, [to_rgb(colours[value]) for value in panel.values], to_rgb(SHARED))
     axis.imshow(
         image,
@@ -122,7 +139,7 @@ def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:
     )
     for side in ("left", "bottom"):
         axis.spines[side].set_position(("outward", 2))  # a line on the edge would hide its cells
-    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+    axis.set_yticks(ticks(panel.element.first, panel.element.last, row))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
     axis.set_ylim(*panel.element.edges)
 

@@ -31,28 +31,31 @@ STORE = "#d1495b"
 SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
 MUTED = "#8c8c8c"
 SLATE = "#64748b"  # for marks that belong to no single buffer
+WIDTH = 7.5  # inches, of most figures: text stays readable where a page shrinks them
+TITLE, TEXT, SMALL = 11, 9, 8  # points: titles; panels and axes; ticks, legends and notes
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
+_LEAST = 0.78  # to which a page may shrink a picture
 _BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 
 _SETTINGS: Any = {
     "axes.edgecolor": MUTED,
     "axes.grid": False,
     "axes.labelcolor": INK,
-    "axes.labelsize": 9,
+    "axes.labelsize": TEXT,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 10,
+    "axes.titlesize": TEXT,
     "figure.dpi": 100,
-    "font.size": 9,
-    "legend.fontsize": 8,
+    "font.size": TEXT,
+    "legend.fontsize": SMALL,
     "legend.frameon": False,
     "svg.fonttype": "none",
     "text.color": INK,
     "xtick.color": INK,
-    "xtick.labelsize": 8,
+    "xtick.labelsize": SMALL,
     "ytick.color": INK,
-    "ytick.labelsize": 8,
+    "ytick.labelsize": SMALL,
 }
 
 
@@ -108,12 +111,18 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def titled(fig: Figure, title: str, note: str) -> None:
-    """Set a title and, in grey under the figure, a note on its contents."""
-    fig.suptitle(title, fontsize=11, x=0.01, ha="left", color=INK)
+def titled(fig: Figure, title: str, note: str, keys: Sequence[Any] = (), columns: int = 3) -> None:
+    """Set a title, under it the keys in `columns` columns, and in grey under the figure a note on
+    its contents. All stand at the left, where a narrow screen shows them first."""
+    if keys:
+        legend = fig.legend(handles=keys, loc="outside upper left", ncols=columns, title=title)
+        legend.set_alignment("left")
+        legend.get_title().set_fontsize(TITLE)
+    else:
+        fig.suptitle(title, fontsize=TITLE, x=0.01, ha="left", color=INK)
     if note:
         note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # letters of that size to an inch
-        fig.supxlabel(note, fontsize=8, x=0.01, ha="left", color=MUTED)
+        fig.supxlabel(note, fontsize=SMALL, x=0.01, ha="left", color=MUTED)
 
 
 def save(fig: Figure, path: Path | str) -> list[Path]:
@@ -174,9 +183,11 @@ def embedded(svg: str) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
     text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # ids that nothing refers to
-    # The page may shrink the picture, but not enlarge its text beyond the page's own.
+    # The page may neither enlarge the text of the picture beyond the page's own nor make it too
+    # small to read: on a narrow screen the picture scrolls.
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
     lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style of all its parts
-    return f'{head} style="max-width: {width:.0f}px; {lines}">{rest}'
+    sizes = f"max-width: {width:.0f}px; min-width: {_LEAST * width:.0f}px"
+    return f'{head} style="{sizes}; {lines}">{rest}'

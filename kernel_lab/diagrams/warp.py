@@ -12,6 +12,8 @@ from kernel_lab.diagrams.style import (
     MUTED,
     PALETTE,
     STORE,
+    TEXT,
+    WIDTH,
     buffer_colours,
     figure,
     settings,
@@ -43,7 +45,7 @@ def warp_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     reports = [r for r in gpu.site_reports(trace) if r.scope == "global"]
     chosen = _chosen(reports, sites, "global", lambda report: report.efficiency)
     with settings():
-        fig = figure(9, 0.9 + 2.1 * len(chosen))
+        fig = figure(WIDTH, 0.9 + 2.1 * len(chosen))
         axes = fig.subplots(len(chosen), 1, squeeze=False)[:, 0]
         for axis, report in zip(axes, chosen, strict=True):
             colour = STORE if report.is_store else buffer_colours(trace)[report.buffer]
@@ -95,7 +97,7 @@ def _sectors(axis: Any, one: Trace, report: gpu.SiteReport, colour: str) -> None
         f" {used} of {moved} bytes used ({used / moved:.0%});"
         f" over all {counted(report.requests, 'request')} {report.efficiency:.0%}",
         loc="left",
-        fontsize=9,
+        fontsize=TEXT,
     )
 
 
@@ -111,7 +113,7 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
     with settings():
         columns = min(2, len(chosen))
         rows = -(-len(chosen) // columns)
-        fig = figure(1.2 + 4.1 * columns, 0.9 + 3.3 * rows)
+        fig = figure(WIDTH, 0.9 + 3.1 * rows)
         axes = fig.subplots(rows, columns, squeeze=False)
         for axis in axes.ravel()[len(chosen) :]:
             axis.set_visible(False)
@@ -165,7 +167,7 @@ def _banks(axis: Any, one: Trace, report: gpu.SiteReport, colours: Any, worst: i
     axis.tick_params(which="minor", length=0)
     verb = "store" if report.is_store else "load"
     verdict = "no conflict" if report.degree == 1 else f"{report.degree}-way bank conflict"
-    axis.set_title(f"{verb} {shortened(report.text, 44)}\n{verdict}", loc="left", fontsize=9)
+    axis.set_title(f"{verb} {shortened(report.text, 44)}\n{verdict}", loc="left", fontsize=TEXT)
     return image
 
 

@@ -167,7 +167,7 @@ def whole_warp_tiles(size: Size) -> str | None:
     define=define,
     precision="float16",
     claims=whole_fragments,
-    expected=(0.5, 3),
+    expected=(1, 2.7),
 )
 def tensor_cores(sch: Schedule, case: Case) -> None:
     """Multiply 16 x 16 x 16 with one instruction of a warp, and operands rounded to float16.
@@ -176,21 +176,39 @@ def tensor_cores(sch: Schedule, case: Case) -> None:
     fragment of results, a warp reads two fragments from shared memory for each multiplication, and
     strips of 16 terms mean two barriers for each. The kernel waits for memory, so there may be no
     gain.
+
+    Prediction: loading two fragments takes 8 and 16 cycles of shared memory for 4,096
+    multiply-adds, where 4 x 4 results take 64: 2.7. An A100's second-level cache, 47 bytes a cycle
+    for each multiprocessor, delivers the strips in 22. Two barriers for each multiplication take
+    part of the gain.
+
+    Picture: The lower panels show the loads of the fragments: each thread fetches one row of 8
+    halves, four banks wide, and 8 threads are served at a time. In A, rows 0 and 4 of these 8 lie
+    in the same banks, so a load takes two turns. In B, a load takes four.
     """
     fragments(sch, each=1, step=EDGE, vector=1)
 
 
-@ladder.rung(expected=(1.5, 4), claims=whole_warp_tiles)
+@ladder.rung(expected=(1, 2), claims=whole_warp_tiles)
 def tensor_core_tiles(sch: Schedule, case: Case) -> None:
     """Compute 2 x 2 fragments of results per warp, with strips of 32 terms and loads of 16 bytes.
 
     Four loaded fragments serve four multiplications instead of two serving one, and an element of A
     or B comes from global memory half as often.
+
+    Prediction: half as many fragments are loaded, but each takes twice as many turns, so shared
+    memory stays at 24 cycles for a multiplication. Half as many bytes (11 cycles of an A100's
+    second-level cache instead of 22) and half as many barriers are the gain, 2 times if they were
+    all of the time.
+
+    Picture: The rows are longer, 32 halves in A and 64 in B, and that is worse. In the lower right
+    panel, all 8 rows lie in the same four banks, the colour turns red, and a load takes eight
+    turns.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4)
 
 
-@ladder.rung(expected=(1.0, 2))
+@ladder.rung(expected=(1, 2.2))
 def tensor_core_padded(sch: Schedule, case: Case) -> None:
     """Pad the rows of the strips by 16 bytes, so that a fragment's rows lie in different banks.
 
@@ -198,26 +216,47 @@ def tensor_core_padded(sch: Schedule, case: Case) -> None:
     two groups of banks and take four turns; rows 128 bytes apart share one group and take eight.
     Padded rows take one turn. The price is that storing A's strip takes two turns, once for each
     strip.
+
+    Prediction: the loads' 24 cycles for a multiplication become 4, so an A100's second-level cache
+    is the next limit, with 11: 2.2.
+
+    Picture: The lower panels are blue: 8 rows spread over all 32 banks. The upper left panel, where
+    A is stored, shows the price: the gaps make four of 32 threads wait for a second turn, once a
+    strip.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
 
 
-@ladder.rung(expected=(1.0, 1.6))
+@ladder.rung(expected=(1, 1.4))
 def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
     """Fetch the next strip while the current one is multiplied, as in `double_buffer`.
 
     The multiplication is now so short that the latency of global memory is most of a step.
+
+    Prediction: an A100's multiprocessor needs 6,127 bytes in flight. Each of 8 blocks fetches 16
+    KiB for a strip, so enough were in flight most of the time; what is saved is the part of the
+    latency that 8 blocks do not hide.
+
+    Picture: At the left, two strips are fetched, each in four iterations. The products at the right
+    take 16 steps, half as many as the fetches: tensor cores have made arithmetic the smaller part.
     """
     k_outer = fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(k_outer, "software_pipeline_order", [0, 1, 2])
 
 
-@ladder.rung(after="tensor_core_padded", expected=(0.9, 1.5), needs="sm_80")
+@ladder.rung(after="tensor_core_padded", expected=(0.95, 1.1), needs="sm_80")
 def tensor_core_mma(sch: Schedule, case: Case) -> None:
     """Use PTX's mma.m16n8k16 and ldmatrix, whose layout in registers is known, in place of wmma.
 
     wmma compiles to a few of these instructions, so this step alone may gain nothing. It gives the
     control over registers and shared memory that the fastest kernels start from.
+
+    Prediction: 16 multiplications of 16 x 8 x 16 in the PTX are the 8 of 16 x 16 x 16 before;
+    registers, warps and turns are the same.
+
+    Picture: A and B are loaded in full sectors. In the lowest panel, C is stored straight from the
+    registers in which `mma` leaves the results. Four threads hold 8 neighbouring elements of a row,
+    two each, so a store of one element a thread fills half of a sector.
     """
     registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

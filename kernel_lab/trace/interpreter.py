@@ -8,7 +8,7 @@ with NumPy's, like those of the compiled kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -177,7 +177,7 @@ def _assemble(
     return Trace(
         name,
         "gpu" if any(region[0] == "kernel" for region in machine.regions) else "cpu",
-        _placed(program),
+        placed(program.buffers, program.owned),
         tuple(program.sites),
         tuple(regions),
         tuple(int(step + shifts[step]) for step in machine.barriers),
@@ -222,16 +222,17 @@ def _loop_values(
     return found
 
 
-def _placed(program: Program) -> tuple[BufferInfo, ...]:
-    """Return the buffers with their addresses."""
+def placed(
+    buffers: Sequence[tuple[str, str, str, tuple[int, ...]]], owned: Collection[int] = ()
+) -> tuple[BufferInfo, ...]:
+    """Return the buffers (name, scope, dtype, shape) with their addresses; the numbers in `owned`
+    are those of buffers that each worker has a copy of."""
     ends: dict[str, int] = {}
     placed = []
-    for number, (name, scope, dtype, shape) in enumerate(program.buffers):
+    for number, (name, scope, dtype, shape) in enumerate(buffers):
         space = scope or "global"
         base = ends.get(space, 0)
-        info = BufferInfo(
-            name, space, dtype, math.prod(shape), base, shape, number in program.owned
-        )
+        info = BufferInfo(name, space, dtype, math.prod(shape), base, shape, number in owned)
         ends[space] = base + -(-info.size * info.itemsize // ALIGNMENT) * ALIGNMENT
         placed.append(info)
     return tuple(placed)

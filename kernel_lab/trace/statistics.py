@@ -128,6 +128,17 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
     return CacheResult(size, ways, line, len(touched.line) - misses, misses, cold)
 
 
+def model_caches(trace: Trace) -> dict[str, int]:
+    """Return the sizes of caches that hold a fraction of the global data a kernel touches, in whole
+    lines.
+
+    The data of a small size fits into any real cache, so only fractions of it tell schedules apart.
+    """
+    lines = sum(row.lines for row in buffer_counts(trace) if row.scope == "global")
+    parts = {"a sixteenth": 16, "a quarter of the data": 4}
+    return {name: max(1, lines // part) * LINE for name, part in parts.items()}
+
+
 def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int]]:
     """Return the places in `lines` of an LRU cache's misses, and the line that each miss threw out,
     -1 if there was room."""

@@ -10,6 +10,7 @@ import numpy as np
 from kernel_lab.workload import Array, Case, Published, Size, Workload
 
 _T4 = "Tesla T4 (Colab), from the document"
+_COLAB = "Colab GPU, from the document"
 _V100 = "Tesla V100, from the document"
 _UNNAMED = "a CPU the document does not name"
 
@@ -56,9 +57,11 @@ GEMM = Workload(
     terms=lambda size: int(size["K"]),
     published={
         "cpu": (
-            Published("001", "PyTorch, 512^3", 2.45, _UNNAMED),
-            Published("001", "TVM unscheduled, 512^3", 4.20, _UNNAMED),
-            Published("001", "TVM tiled, vectorised, parallel, 512^3", 0.98, _UNNAMED),
+            Published("001", "PyTorch, 512^3", 2.45, _UNNAMED, rung="PyTorch"),
+            Published("001", "TVM unscheduled, 512^3", 4.20, _UNNAMED, rung="naive"),
+            Published(
+                "001", "TVM tiled, vectorised, parallel, 512^3", 0.98, _UNNAMED, rung="parallel"
+            ),
         ),
         "cuda": (
             Published("002", "naive", 84.52, _T4, rung="naive"),
@@ -69,6 +72,8 @@ GEMM = Workload(
             Published("002", "NumPy (CPU)", 74.95, _T4, rung="NumPy, CPU"),
             Published("002", "PyTorch CPU", 18.74, _T4, rung="PyTorch, CPU"),
             Published("002", "PyTorch CUDA", 0.70, _T4, rung="PyTorch"),
+            Published("004", "unoptimised", 88.48, _COLAB, rung="naive"),
+            Published("004", "optimised", 6.45, _COLAB, rung="local_copies"),
             Published("001", "PyTorch (cuBLAS), 2048^3", 1.85, _V100, rung="PyTorch"),
             Published("001", "TVM unscheduled, 2048^3", 8.50, _V100, rung="naive"),
             Published("001", "TVM optimised, 2048^3", 2.10, _V100, rung="register_tile"),

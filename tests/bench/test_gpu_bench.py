@@ -227,7 +227,7 @@ def test_the_plan_is_in_order_and_has_every_ladder(small):
             assert measure.case_of(**subject).factory.startswith("apps.models.")
 
 
-# The contests whose ladder a document has, and that document's number (docs/guide/10-figures.md).
+# The contests whose ladder a document has, and that document's number (docs/published-figures.md).
 DOCUMENTS = {
     "lab-conv1d": "000",
     "lab-depthwise": "000",

@@ -13,8 +13,16 @@ import pytest
 import needle as ndl
 import needle_tvm
 from tests import ROOT
+from tests.docs.blocks import check_fences, run_page
 
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/contributing/*.md"))
+DOCUMENTS = [
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "src/*.md", "gallery/**/*.md", "runtime/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
+# Pages with blocks that run in order, and comments for what they print.
+PRINTED = ("jit", "sizes", "loops", "pytorch", "deployment", "primitives", "published-figures")
 
 
 def blocks(name, language):
@@ -39,6 +47,19 @@ def test_python_blocks_run(name, tmp_path):
     if name == "docs/several-processes.md":
         pytest.importorskip("mpi4py")
     run("\n".join(blocks(name, "python")), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_blocks_of_a_page_print_what_it_says(name, tmp_path, monkeypatch):
+    _, missing = run_page(ROOT / "docs" / f"{name}.md", tmp_path, monkeypatch)
+    if missing:
+        pytest.skip(f"blocks left out: no {', '.join(sorted(missing))}")
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_fences_are_code_that_runs_or_say_what_they_are(name):
+    check_fences(ROOT / "docs" / f"{name}.md")
 
 
 def run(code, tmp_path, seconds=240):
@@ -77,33 +98,7 @@ def test_commands_exist(name):
             assert (ROOT / words[1]).is_file() or words[1].startswith("-"), line
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "docs/compatibility.md",
-        "docs/website/home.md",
-        *RECIPES,
-        "docs/commands.md",
-        "docs/results/README.md",
-        "docs/architecture.md",
-        "docs/dtypes.md",
-        "src/README.md",
-        "docs/performance.md",
-        "docs/layers.md",
-        "docs/onnx.md",
-        "docs/several-processes.md",
-        "docs/coming-from-pytorch.md",
-        "docs/coming-from-the-course.md",
-        "docs/ship-an-existing-model.md",
-        "docs/c-and-cpp.md",
-        "docs/cross-compiling.md",
-        *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/guide/*.md")),
-    ],
-)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name):
     path = ROOT / name
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)

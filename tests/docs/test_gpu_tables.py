@@ -1,10 +1,10 @@
-"""The guide's tables of static figures are those that the lab computes."""
+"""The atlas' tables of static figures are those that the lab computes."""
 
 import re
 
 import pytest
 
-pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
+pytest.importorskip("tvm", reason="the atlas needs the [tvm] extra")
 
 from kernel_lab import registry
 from kernel_lab.run import Request, run
@@ -16,29 +16,18 @@ pytestmark = pytest.mark.slow
 NVCC = "13.0"  # whose registers the tables have
 
 
-TABLES = {  # the chapters, sections and places of a ladder's tables
-    "vector_add": [("04-gpu", "The table of a ladder", 0)],
-    "gemm": [("04-gpu", "The table of a ladder", 1), ("16-gpu-rungs", None, 0)],
-    "conv1d": [("16-gpu-rungs", "conv1d", 0)],
-    "depthwise": [("16-gpu-rungs", "depthwise", 0)],
-    "separable": [("16-gpu-rungs", "separable", 0)],
-    "gelu_matmul": [("16-gpu-rungs", "gelu_matmul", 0)],
-}
+NAMES = [name for name, device in registry.LADDERS if device == "cuda"]
 
 
-def table(chapter, section, number):
-    """The rows of a table of figures, as dicts by heading, a kernel each."""
-    text = (ROOT / "docs" / "guide" / f"{chapter}.md").read_text()
-    if section is not None:
-        (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    found = []
-    for one in re.findall(r"(?:^\|.*\n)+", text, re.M):
+def table(page):
+    """The rows of the table of static figures, as dicts by heading, a kernel each."""
+    for one in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / page).read_text(), re.M):
         head, _, *lines = [
             [cell.strip() for cell in line.strip("|").split("|")] for line in one.splitlines()
         ]
         if "registers" in head:
-            found.append([dict(zip(head, line, strict=True)) for line in lines])
-    return found[number]
+            return [dict(zip(head, line, strict=True)) for line in lines]
+    raise ValueError(f"{page} has no table of static figures")
 
 
 def counted(text):
@@ -46,18 +35,17 @@ def counted(text):
     return dict(pair.split(" ") for pair in text.split(", ")) if text else {}
 
 
-def test_every_gpu_ladder_has_a_table():
-    assert set(TABLES) == {name for name, device in registry.LADDERS if device == "cuda"}
-
-
 @pytest.mark.skipif(not nvcc.version().startswith(NVCC), reason=f"nvcc is not {NVCC}")
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_table_has_the_figures_of_its_ladder(name):
     result = run(Request(name, "cuda", timed=False, arch="sm_80", static=True))
     kernels = [(entry, one) for entry in result.rungs for one in entry.static.kernels]
-    rows = [row for place in TABLES[name] for row in table(*place)]
-    order = {entry.name: number for number, entry in enumerate(result.rungs)}
-    assert len(rows) == len(kernels) >= len(order)
+    rows = table(f"atlas/{name}-cuda.md")
+    assert len(rows) == len(kernels) >= len(result.rungs)
+    compare(rows, kernels)
+
+
+def compare(rows, kernels):
     for row, (entry, one) in zip(rows, kernels, strict=True):
         named = re.search(r"`(\w+)`", row["rung"])
         assert named is None or named[1] == entry.name

@@ -12,12 +12,12 @@ from markdown_it import MarkdownIt
 pytest.importorskip("tvm", reason="the site has pages of the compiler, which needs the [tvm] extra")
 
 from docs import reference
-from docs.guide import notebooks
+from docs.course import notebooks
 from docs.website import __main__ as website
-from docs.website import check, compiler, drawing, figures, home, rungs
+from docs.website import atlas, check, compiler, drawing, figures, home
 from docs.website.models import examples
 from docs.website.normal import normal
-from kernel_lab import cli
+from kernel_lab import registry
 from kernel_lab.diagrams import stepwise
 from needle.trace import trace
 from needle_tvm.frontend.lowering import lowered
@@ -146,41 +146,47 @@ def names_of(picture):
     return re.findall(r'font-weight="bold"[^>]*>([^<]+)<', picture)[2:-1]
 
 
-def test_what_a_rung_changes_stands_after_the_last_block_of_its_code():
-    """The command of the text prints what the text shows."""
-    definition = "<!-- code: definition vector_add/cpu/naive -->\n```python\ndefine\n```"
-    schedule = "<!-- code: schedule vector_add/cpu/vectorise -->\n```python\n{}\n```"
-    first, second = schedule.format("one"), schedule.format("two")
-    text = f"{definition}\n\nText.\n\n{first}\n\nMore.\n\n{second}\n\nEnd.\n"
-    made = rungs.with_ir(text)
-    parts = re.split(r'\n\n(<details markdown="1" class="ir">.*?</details>)', made, flags=re.S)
-    assert "".join(parts[::2]) == text
-    assert parts[0] == definition and parts[2].endswith(second)
-    assert "<summary>Its IR</summary>" in parts[1] and "for i in range(" in parts[1]
-    command = re.search(r"`python -m kernel_lab (vector_add .* vectorise)` prints", parts[3])[1]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        cli.main(command.split())
-    assert f"```diff\n{printed.getvalue()}```" in parts[3]
-
-
 def test_pictures_stand_after_the_blocks_that_draw_them(tmp_path):
     v4 = pytest.importorskip("nbformat.v4", reason="needs the [guide] extra")
-    chapter = tmp_path / "99-drawing.md"
-    chapter.write_text("# t\n\n```python\ndraw()\n```\n\n```sh\nls\n```\n\nEnd.\n")
-    made = notebooks.notebook(chapter)
+    lesson = tmp_path / "99-drawing.md"
+    lesson.write_text("# t\n\n```python\ndraw()\n```\n\n```sh\nls\n```\n\nEnd.\n")
+    made = notebooks.notebook(lesson)
     svg = '<?xml version="1.0"?>\n<svg height="9pt" viewBox="0 0 72 36"><path/></svg>'
     picture = {"image/svg+xml": svg, "image/png": "", "text/plain": "a.svg"}
     stepper = '<figure class="stepper">\n</figure>'
     steps = {"text/html": f"{stepper}\n<script></script>", "text/plain": "steps.html"}
     printed = v4.new_output("stream", text="x")
-    shown = [v4.new_output("display_data", data) for data in (picture, steps)]
+    said = '<div class="shown"><p>right<br>1.2 ms at M=64, 3 times as fast as tile</p>\n</div>'
+    judged = {"text/html": said, "text/plain": "right"}
+    shown = [v4.new_output("display_data", data) for data in (picture, steps, judged)]
     made.cells[1].outputs = [printed, *shown]
-    text = figures.drawn(chapter, made)
+    text = figures.drawn(lesson, made)
     before, drawn, after = re.split(r"\n(<figure class=\"drawn\">.*?</figure>)\n", text)
     assert before.endswith("draw()\n```\n") and 'aria-label="a: accesses"' in drawn
     assert "<path/></svg></figure>" in drawn and "9pt" not in drawn and "xml version" not in drawn
     stepped = stepper.replace("<figure", "<figure data-search-exclude")
-    assert after == f"\n{stepped}\n\n```sh\nls\n```\n\nEnd.\n\n\n{stepwise.script()}"
+    verdict = (
+        f'<details data-search-exclude class="shown">{figures._SHOWN}'
+        '<div class="shown"><p>right</p> </div></details>'
+    )
+    assert after == f"\n{stepped}\n\n{verdict}\n\n```sh\nls\n```\n\nEnd.\n\n\n{stepwise.script()}"
+
+
+def test_a_picture_that_the_text_shows_is_shown_once(tmp_path):
+    v4 = pytest.importorskip("nbformat.v4", reason="needs the [guide] extra")
+    lesson = tmp_path / "lesson.md"
+    lesson.write_text("```python\nsave()\n```\n\n![Two rows](pictures/rows.svg)\n")
+    (tmp_path / "pictures").mkdir()
+    scheme = "<style>svg { background: #ffffff }</style>"
+    (tmp_path / "pictures/rows.svg").write_text(f'<svg viewBox="0 0 9 9">\n{scheme}<path/></svg>')
+    made = notebooks.notebook(lesson)
+    for name, count in (("rows.svg", 1), ("other.svg", 2)):
+        svg = '<svg viewBox="0 0 72 36"><circle/></svg>'
+        saved = {"image/svg+xml": svg, "text/plain": name}
+        made.cells[0].outputs = [v4.new_output("display_data", saved)]
+        text = figures.drawn(lesson, made)
+        assert text.count("<svg") == count and ("<circle/>" in text) == (count == 2)
+        assert 'aria-label="Two rows"' in text and "<style>" not in text and "![" not in text
 
 
 def assert_every_pass_is_shown(text):
@@ -200,17 +206,21 @@ def assert_every_pass_is_shown(text):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MkDocs's own
 def test_the_site_is_built(tmp_path, monkeypatch):
-    """With the outputs of one chapter: test_guide.py runs them all."""
+    """With the outputs of one lesson and the rungs of one ladder: test_course.py and test_atlas.py
+    have the others."""
     executed, write = notebooks.executed, compiler.write
     passes = []
 
     def one_executed(path):
-        return executed(path) if path.stem == "03-cpu" else notebooks.notebook(path)
+        return executed(path) if path.stem == "03-cache" else notebooks.notebook(path)
 
     def kept(folder):
         write(folder)
         passes.append((folder / "passes.md").read_text())
 
+    ladder = registry.ladder("vector_add", "cpu")
+    rungs = {ROOT / atlas.page_of(ladder): atlas.text("vector_add", "cpu")}
+    monkeypatch.setattr(atlas, "texts", lambda: rungs)
     monkeypatch.setattr(notebooks, "executed", one_executed)
     monkeypatch.setattr(compiler, "write", kept)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -219,37 +229,44 @@ def test_the_site_is_built(tmp_path, monkeypatch):
     assert_every_pass_is_shown(passes[0])
     site = tmp_path / "site"
     assert check.faults(site) == []
-    stems = [path.stem for path in notebooks.chapters()]
+    stems = [path.stem for path in notebooks.pages()]
     for name in [
         "index.html",
-        "guide/index.html",
-        *(f"guide/{stem}.html" for stem in (*stems, "start-here", "glossary", "faq")),
-        *(f"guide/notebooks/{stem}.ipynb" for stem in stems),
+        "course/index.html",
+        *(f"course/{stem}.html" for stem in (*stems, "glossary", "faq")),
+        *(f"course/notebooks/{stem}.ipynb" for stem in stems),
+        *(f"atlas/{name}-{device}.html" for name, device in registry.LADDERS),
         *(f"reference/{reference.page_name(each)[:-3]}.html" for each in reference.PAGES),
         "compiler/passes.html",
         "contributing.html",
         *(f"{page}.html" for page in ("overview", "compatibility", "changelog", "security")),
     ]:
         assert (site / name).is_file(), name
-    chapter = (site / "guide/03-cpu.html").read_text()
-    drawn = re.findall(r'<figure class="drawn"><svg role="img" aria-label="(\w+):', chapter)
-    assert {"naive", "tile", "register_tile"} <= set(drawn)
-    (stepper,) = re.findall(r'<figure [^>]*class="stepper".*?</figure>', chapter, re.DOTALL)
+    lesson = (site / "course/03-cache.html").read_text()
+    (drawn,) = re.findall(r'<figure class="drawn"><svg role="img" aria-label="([^"]+)"', lesson)
+    assert drawn.startswith("Three orders of the product")
+    (stepper,) = re.findall(r'<figure [^>]*class="stepper".*?</figure>', lesson, re.DOTALL)
     runs = stepwise.unpacked(stepper)
-    names = ["naive", "reorder", "tile", "register_tile"]
-    assert [run["name"] for run in runs] == names and stepper.count('<svg class="still"') == 4
-    assert [len(run["misses"]) for run in runs] == [8272, 592, 224, 208]  # as the chapter says
-    assert chapter.count("DecompressionStream") == 1
-    anchors = re.findall(r' id="([^"]+)"', chapter)
+    assert [run["name"] for run in runs] == ["naive", "reorder", "blocks_of_16"]
+    assert stepper.count('<svg class="still"') == 3
+    assert [len(run["misses"]) for run in runs] == [8272, 592, 224]  # as the lesson says
+    assert lesson.count("DecompressionStream") == 1
+    (judged,) = re.findall(r'<details [^>]*class="shown">.*?</details>', lesson, re.DOTALL)
+    assert "tile: right at" in judged and "times as fast" not in judged
+    anchors = re.findall(r' id="([^"]+)"', lesson)
     assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
-    assert "What it changes in the IR of naive" in chapter and "--diff tile" in chapter
+    shown = (site / "atlas/vector_add-cpu.html").read_text()
+    headings = re.findall(r'<h3 id="([^"]+)">', shown)
+    assert [name.partition("-which")[0] for name in headings] == [r.name for r in ladder.rungs]
+    anchors = re.findall(r' id="([^"]+)"', shown)
+    assert len(anchors) == len(set(anchors)) and shown.count('class="drawn"') == len(ladder.rungs)
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
     texts = " ".join(entry["text"] for entry in index["docs"])
     assert "DecompressionStream" not in texts and "arrows: a step" not in texts
     with pytest.raises(SystemExit, match="was not touched"):
         website.main([str(ROOT / "docs")])
-    assert (ROOT / "docs/guide").is_dir()
+    assert (ROOT / "docs/course").is_dir()
 
 
 @needs_site
@@ -280,7 +297,7 @@ def test_a_broken_link_ends_the_build(tmp_path):
 def test_a_report_of_the_lab_is_part_of_the_site(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from docs.website import lab
-    from kernel_lab import registry, report
+    from kernel_lab import report
 
     monkeypatch.setattr(report, "PICTURED", report.PICTURED)  # put back afterwards
 

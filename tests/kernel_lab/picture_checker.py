@@ -57,7 +57,7 @@ def _raster(figure, trace, column, rng):
     }
     first, last = (edge for edge in figure.axes[-1].get_xlim())
     inside = trace.select((trace.time > first) & (trace.time < last))
-    if "steps from the middle" not in figure._suptitle.get_text() and len(inside) < len(trace):
+    if "steps from the middle" not in _title(figure) and len(inside) < len(trace):
         found.append(f"{len(trace) - len(inside)} accesses lie outside of the time axis")
     scopes = {info.name: info.scope for info in trace.buffers}
     names = {trace.buffers[number].name for number in np.unique(inside.buffer)}
@@ -195,6 +195,11 @@ def _cell(note, name):
     alone = re.match(r"([\d,]+) elements?$", said[2])
     elements = alone[1] if alone else re.search(rf"\b{name} ([\d,]*\d)", said[2])[1]
     return tuple(int(text.replace(",", "")) for text in (said[1], elements))
+
+
+def _title(figure):
+    """The title of a figure, above its legend."""
+    return figure.legends[0].get_title().get_text()
 
 
 def _expected_colours(trace, name, column, legend):

@@ -76,6 +76,7 @@ def test_a_gpu_ladder_without_a_gpu_is_one_line_and_untimed_runs():
     done = lab("gemm", "-d", "cuda")
     assert done.returncode == 2
     assert "no CUDA device" in done.stderr and done.stderr.count("\n") == 1
+    assert "--untimed" in done.stderr and "--arch sm_75" in done.stderr
     rungs = ("--rungs", "naive,threads_2d", "--size", "M=64,N=64,K=16")
     done = lab("gemm", "-d", "cuda", "--untimed", *rungs)
     assert done.returncode == 0, done.stderr

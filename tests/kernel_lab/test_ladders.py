@@ -1,5 +1,7 @@
 """Every rung of every CPU ladder has a description and is right at every size it claims."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -100,9 +102,19 @@ def test_a_ladder_begins_naive_and_its_rungs_are_described(ladder):
         low, high = rung.expected
         assert 0 < low <= high
         assert rung.reason.startswith("FAILS") == (rung.kind == "failed")
+        assert "Picture:" not in rung.reason and "Prediction:" not in rung.caption
         if position:
             assert rung.after in names[:position]
         assert f"def {rung.schedule.__name__}(" in rung.source
+
+
+def test_every_prediction_is_narrow_and_derived_from_numbers():
+    for ladder in registry.LADDERS.values():
+        for rung in ladder.rungs[1:]:
+            low, high = rung.expected
+            assert high <= 3 * low * (1 + 1e-9), f"{rung.name}: {low:g} to {high:g} says little"
+            assert re.search(r"\d", rung.prediction), f"{rung.name}: no derivation"
+            assert rung.prediction in " ".join(rung.reason.split()), rung.name
 
 
 def test_a_rewrite_changes_the_definition_and_a_schedule_does_not():

@@ -170,7 +170,7 @@ TURN_FAULTS = {
     ),
     "another loop's name": ("turns_of", with_turns_of(lambda t: {"name": "ax0_1"})),
     "a tile of another size": ("tile_size", lambda trace: TILE_SIZE(trace)[::-1]),
-    "large labels": ("_SIZE", 24),
+    "large labels": ("SMALL", 24),
 }
 
 
@@ -239,7 +239,7 @@ CACHE = 8 * 64
 
 @pytest.fixture(scope="module")
 def four():
-    """Runs of four rungs at one small size, as chapter 3 has them."""
+    """Runs of four rungs at one small size."""
     ladder = registry.ladder("gemm", "cpu")
     case = Case(ladder.workload.size("cpu", {"M": 32, "N": 32, "K": 8}), SMALL)
     inputs = ladder.workload.inputs(case.size)

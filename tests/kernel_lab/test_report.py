@@ -13,7 +13,9 @@ pytest.importorskip("matplotlib")
 
 from kernel_lab import build, diagrams, ir_views, registry, report, report_rungs
 from kernel_lab.diagrams import charts, stepwise
+from kernel_lab.diagrams.space_time import ticks
 from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.factors import work
 from kernel_lab.report_steps import side_by_side
 from kernel_lab.results import (
     Check,
@@ -27,7 +29,6 @@ from kernel_lab.rung import Ladder
 from kernel_lab.scaled import scaled_trace, smaller
 from kernel_lab.sizes import drawn_size
 from kernel_lab.trace import TraceTooLarge, statistics, trace
-from kernel_lab.traffic import common_size, traffic
 from kernel_lab.workload import Case
 from needle_runtime.process.timing import Spread
 
@@ -382,8 +383,8 @@ def test_a_dimension_the_rung_needs_is_kept():
 
 def test_charts_show_the_figures(written):
     result = written[0]
-    bars = charts.time_chart(result).axes[0].patches
-    assert [bar.get_width() for bar in bars] == [4e-6, 1.5e-6, 3e-6]
+    dots = [line for line in charts.time_chart(result).axes[0].lines if line.get_marker() == "o"]
+    assert [dot.get_xdata()[0] for dot in dots] == [4e-6, 1.5e-6, 3e-6]
     lines = charts.sweep_chart(result).axes[0].lines
     assert [line.get_xdata().tolist() for line in lines] == [[256, 512, 1024], [512, 1024]]
     np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
@@ -391,26 +392,50 @@ def test_charts_show_the_figures(written):
     assert roof.max() == 100.0
 
 
-def test_the_roofline_stands_at_the_traced_bytes_of_each_level():
+def test_the_roofline_stands_at_the_bytes_of_the_run_at_each_level():
     ladder = registry.ladder("gemm", "cpu")
     result = result_of(ladder, {"M": 64, "N": 64, "K": 8}, {"naive": 4e-6, "register_tile": 1e-6})
     result.roofline = Roofline(100.0, 40.0, 1e-6, "memory", {1 << 14: 300.0})
-    case = Case(result.size)
-    rungs = [ladder[name] for name in ("naive", "register_tile")]
-    small = common_size(ladder.workload, rungs, case)
-    assert small == {"M": 16, "N": 64, "K": 8}
-    found = {rung.name: traffic(ladder.workload, rung, small, case) for rung in rungs}
+    found = report._traffic(result)
     # Naive: a multiply-add reads A, B and C and writes C, and each C is written once more.
-    terms = 16 * 64 * 8
-    assert found["naive"].accessed == 2 * terms / (4 * (4 * terms + 16 * 64))
+    terms = 64 * 64 * 8
+    assert found["naive"].accessed == 2 * terms / (4 * (4 * terms + 64 * 64))
     assert found["register_tile"].accessed > found["naive"].accessed
-    for one in found.values():  # a larger cache misses less
-        assert one.caches[0] < one.caches[1] and one.missed[0] <= one.missed[1]
-    axis = charts.roofline_chart(result, found, "traced small").axes[0]
+    axis = charts.roofline_chart(result, found).axes[0]
     marks = [line.get_xdata()[0] for line in axis.lines if line.get_marker() in charts.LEVELS]
-    assert marks[:6] == [x for one in found.values() for x in (one.accessed, *one.missed)]
+    expected = [x for one in found.values() for x in (one.accessed, *one.missed)]
+    assert marks[: len(expected)] == expected
     labels = [text for text in axis.texts if text.get_text().startswith(("naive", "register"))]
     assert all(text.xyann[0] > 1 for text in labels)  # outside of the axes: no line crosses them
+    result.device = "cuda"
+    assert report._traffic(result) == {}  # the caches are this processor's
+
+
+def test_ticks_stand_on_rows():
+    assert list(ticks(0, 255, 16)) == [0, 64, 128, 192]  # rows of 16
+    assert list(ticks(0, 47, 12)) == [0, 12, 24, 36]
+    assert list(ticks(3, 11, 16)) == [4, 6, 8, 10]  # less than a row
+    for first, last, row in [(0, 0, 1), (5, 1000, 1), (7, 100_000, 48), (64, 4095, 64)]:
+        found = ticks(first, last, row)
+        assert 1 <= len(found) <= 6 and first <= found[0] and found[-1] <= last
+        assert all(tick % row == 0 for tick in found)
+
+
+def test_work_has_a_unit():
+    assert [work(n) for n in (2_147_483_648, 508_800, 64)] == ["2.15 GFLOP", "509 kFLOP", "64 FLOP"]
+
+
+def test_rough_figures_are_called_rough_and_none_is_red(tmp_path):
+    ladder = registry.ladder("vector_add", "cpu")
+    result = result_of(ladder, {"N": 1 << 10}, {"naive": 4e-6, "vectorise": 1e-6})
+    result.rungs[1].surprising = True
+    result.rungs[1].speedup_naive = result.rungs[1].speedup_previous = Spread(4.0, 3.9, 4.1)
+    sure = report._table(result) + report._tiles(result)
+    assert 'class="bad"' in sure and "about" not in sure
+    result.load = 1.0
+    rough = report._table(result) + report._tiles(result)
+    assert 'class="bad"' not in rough and "about 4.00x" in rough
+    assert "Rough figures" in report._subtitle(result)
 
 
 def test_labels_that_would_overlap_are_moved_apart():

@@ -71,6 +71,8 @@ def test_wrong_and_impossible_candidates_are_rejected(target):
     found = search.own(space, workload, case, target, 3, silent)
     assert found.notes["knobs"] == {"which": "right"}
     assert found.notes["rejected"] == 2
+    seconds = {knobs["which"]: seconds for knobs, seconds in found.tried}
+    assert seconds.pop("right") > 0 and seconds == {"wrong": None, "impossible": None}
 
 
 def test_no_working_candidate_is_an_error(target):
