@@ -48,4 +48,5 @@ def check():
         if report.scope == "shared" and not report.is_store:
             yield report.degree == 1, f"turns of a load of {report.buffer}: {report.degree}"
     loads = [site.text for site in mine.trace.sites if site.text.startswith("A_shared[threadIdx_x")]
-    yield bool(loads), "threadIdx.x goes along the rows of A_shared"
+    text = f"loads of A_shared with threadIdx.x along its rows: {len(loads)}"
+    yield bool(loads), text, "keep the order of the threads"

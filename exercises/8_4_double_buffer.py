@@ -59,5 +59,6 @@ def check():
     mine = show(double_buffer, device="cuda", size=SIZE)
     yield mine
     found = sum(each.size * each.itemsize for each in mine.trace.buffers if each.scope == "shared")
-    yield found == 16384, f"bytes of shared memory of the schedule: {found:,}, to be two copies"
+    text = f"bytes of shared memory of the schedule: {found:,}"
+    yield found == 16384, text, "must be those of two copies"
     yield shared_bytes == found, f"your bytes of shared memory: {shared_bytes}"
