@@ -1,4 +1,6 @@
-"""6.3: unroll as many steps of k as possible, at most 8, without a `T.where` in the sum at any K."""
+"""6.3: choose how many steps of k to unroll: as many as possible, at most 8, so that no `T.where`
+is in the sum at any K.
+"""
 
 from kernel_lab import show
 from kernel_lab.ir_views import tvmscript
