@@ -31,6 +31,7 @@ def check():
     a = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
     found = trace(tvm.script.from_source(SCRIPT), [a]).arrays["B"]
     mine = np.asarray(in_numpy(a))
-    yield mine.shape == found.shape, f"the shape is {mine.shape}, and B has {found.shape}"
+    yield mine.shape == found.shape, f"the shape is {mine.shape}", f"B has {found.shape}"
     wrong = np.flatnonzero(~np.isclose(mine, found, rtol=1e-5))
-    yield not len(wrong), f"element {wrong[:1]} is {mine[wrong[:1]]}, and B has {found[wrong[:1]]}"
+    reason = f"element {wrong[:1]} is {mine[wrong[:1]]}, and B has {found[wrong[:1]]}"
+    yield not len(wrong), "the elements compared with B", reason

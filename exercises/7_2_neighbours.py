@@ -26,6 +26,6 @@ def check():
     yield mine
     (kernel,) = mine.trace.regions
     shape = kernel.blocks, kernel.threads
-    yield shape == (2, 256), f"blocks and threads of a block: {shape}, to be (2, 256)"
+    yield shape == (2, 256), f"blocks and threads of a block: {shape}", "must be (2, 256)"
     for name, sectors in mine.gpu.requests.loads.items():
         yield sectors == 4, f"sectors of a request for {name}: {sectors:g}"

@@ -44,5 +44,5 @@ def check():
     counted = sum((~mine.trace.of_buffer(name).is_store).sum() for name in "AB") / (32 * 32 * 64)
     yield loads == counted, f"your loads for each multiply-add: {loads}"
     found = len(mine.trace.barriers)
-    yield found == 8, f"barriers of the schedule: {found}, to be 8"
+    yield found == 8, f"barriers of the schedule: {found}", "must be 8"
     yield barriers == found, f"your barriers: {barriers}"

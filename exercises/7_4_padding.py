@@ -3,6 +3,9 @@
 In `exchanged`, `threadIdx.x` goes along the rows, and a load of A_shared takes 4 turns. Pad the
 rows of one copy so that it takes 1: `sch.storage_align(copy, 0, axis=-2, factor=8, offset=1)` puts
 an unused word after each row of 8 words.
+- `copy` is the statement that writes the array, and 0 means its first result. It has only one.
+- `axis=-2` is the last axis but one, the rows.
+- `factor=8, offset=1` make the distance from row to row a multiple of 8, plus 1: 9 words.
 """
 
 from kernel_lab import show
@@ -48,4 +51,5 @@ def check():
         if report.scope == "shared" and not report.is_store:
             yield report.degree == 1, f"turns of a load of {report.buffer}: {report.degree}"
     loads = [site.text for site in mine.trace.sites if site.text.startswith("A_shared[threadIdx_x")]
-    yield bool(loads), "threadIdx.x goes along the rows of A_shared"
+    text = f"loads of A_shared with threadIdx.x along its rows: {len(loads)}"
+    yield bool(loads), text, "keep the order of the threads"

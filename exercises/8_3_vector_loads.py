@@ -64,9 +64,9 @@ def check():
     mine = show(vector_loads, device="cuda", size=SIZE)
     yield mine
     found = mine.gpu.requests.loads["A"]
-    yield found == 16, f"sectors of a request for A: {found:g}, to be 16"
+    yield found == 16, f"sectors of a request for A: {found:g}", "must be 16"
     (strip,) = [each.size for each in mine.trace.buffers if each.name == "A_shared"]
-    yield strip == 64 * 16, f"elements of a strip of A: {strip:,}, to be 64 x 16"
+    yield strip == 64 * 16, f"elements of a strip of A: {strip:,}", "must be 64 x 16"
     yield sectors == found, f"your sectors: {sectors}"
     share = requests(mine) / requests(show(register_tile, device="cuda", size=SIZE))
     yield share_of_requests == share, f"your share of the requests: {share_of_requests}"

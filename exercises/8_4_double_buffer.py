@@ -4,7 +4,9 @@ Start from `vector_loads` and annotate the loop `k_outer`:
 - `sch.annotate(k_outer, "software_pipeline_stage", [a, b, c])` gives a stage to each of its three
   statements: the copy of A, the copy of B, the product. A statement of stage 0 runs one iteration
   ahead of one of stage 1.
-- `sch.annotate(k_outer, "software_pipeline_order", [a, b, c])` gives their order: 0 is first.
+- `sch.annotate(k_outer, "software_pipeline_order", [a, b, c])` gives their order in an iteration: 0
+  is first. A copy that runs before the product needs a second strip, as the product still reads the
+  first one. A copy that runs after the product writes over the strip, and nothing overlaps.
 
 Annotate the loop before `decompose_reduction`. Predict the bytes of shared memory of a block.
 """
@@ -59,5 +61,6 @@ def check():
     mine = show(double_buffer, device="cuda", size=SIZE)
     yield mine
     found = sum(each.size * each.itemsize for each in mine.trace.buffers if each.scope == "shared")
-    yield found == 16384, f"bytes of shared memory of the schedule: {found:,}, to be two copies"
+    text = f"bytes of shared memory of the schedule: {found:,}"
+    yield found == 16384, text, "must be those of two copies"
     yield shared_bytes == found, f"your bytes of shared memory: {shared_bytes}"

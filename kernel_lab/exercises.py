@@ -2,8 +2,9 @@
 
 An exercise is a file `exercises/LESSON_NUMBER_name.py`. Its docstring states the task, and `...`
 marks the blanks to fill. Its function `check()` yields judgements: a `Shown` of
-`kernel_lab.show`, or a pair of a bool and a text that says what was found. The first one that
-is not right decides. A `Shown` beside a rung is timed if it is right.
+`kernel_lab.show`, or a tuple of a bool, a text that says what was found, and, where the text alone
+does not say it, the reason for which it is wrong. The reason is printed only if the bool is False.
+The first judgement that is not right decides. A `Shown` beside a rung is timed if it is right.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def _judged(judgements: Any) -> str:
             if right and judgement.beside:
                 text = str(judgement)
         else:
-            right, text = judgement
+            right, text, *reason = judgement
+            if not right:
+                text = ": ".join([text, *reason])
         if not right:
             raise _Wrong(text)
         texts.append(text)

@@ -18,8 +18,9 @@ from kernel_lab import build, registry
 from kernel_lab.errors import LabError, LabUsageError
 from kernel_lab.results import GpuFigures, RungResult
 from kernel_lab.rung import Definition, Ladder, Rung, ScheduleFunction
-from kernel_lab.scaled import PICTURE, scaled_trace
-from kernel_lab.trace import Trace, TraceTooLarge, statistics, trace
+from kernel_lab.scaled import PICTURE, scaled_trace, trace_at
+from kernel_lab.sizes import checked_size
+from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, statistics, trace
 from kernel_lab.workload import Case, Processor, Workload, describe
 from needle_runtime.artifact.tolerance import compare
 from needle_runtime.process import timing
@@ -58,8 +59,8 @@ class Shown:
     `right` says whether the result agrees with NumPy's; `wrong` is the first element that does not,
     and `error` the reason for which there is no result (TVM refuses the schedule). `size` is the
     size of the run, `traced` the size at which the accesses were checked and counted: the same, or
-    a smaller one if a trace of the run would be too large. `beside` is the name of the rung that it
-    is timed against, or None. `trace` has the accesses, `lines` the
+    a smaller one, which cuts the tiles alike, if a trace of the run would be too large. `beside` is
+    the name of the rung that it is timed against, or None. `trace` has the accesses, `lines` the
     cache lines that the instructions touch, by buffer of global memory. Times, the picture and the
     figures of a GPU are made when they are first read.
     """
@@ -210,6 +211,8 @@ class Shown:
         if self.error is not None:
             return f"{self.name}: wrong: {self.error}"
         where = f"at {describe(self.traced)}"
+        if self.traced != self.size:
+            where += f", the size checked in place of {describe(self.size)}"
         if self.wrong is not None:
             return f"{self.name}: wrong {where}: {self.wrong}"
         return f"{self.name}: right {where}"
@@ -255,11 +258,11 @@ def show(
 
     `schedule(sch, case)` changes the loops of `sch`, as a rung does; `case["M"]` is a dimension and
     `case.processor` has the processor's facts. `size` gives dimensions in place of the workload's
-    first size. Accesses are counted at that size if it is given and small enough, else at the
-    smallest size with the same loops. `beside` names a rung to time it against. `define(case)` is a
-    definition of your own, which computes the same result. `processor` takes the place of this
-    machine's processor, which makes counts equal on all machines. `arch` is a GPU architecture,
-    such as "sm_75", for the figures of a GPU kernel.
+    first size. The result is checked and the accesses are counted at that size if it is given and
+    small enough, else at a small size with the same loops, whose tiles are cut alike. `beside`
+    names a rung to time it against. `define(case)` is a definition of your own, which computes the
+    same result. `processor` takes the place of this machine's processor, which makes counts equal
+    on all machines. `arch` is a GPU architecture, such as "sm_75", for the figures of a GPU kernel.
 
     Raises LabUsageError, naming the argument, for a schedule that is no function of (sch, case), an
     unknown workload, device, rung or dimension, and for a size that `beside` does not take.
@@ -299,7 +302,9 @@ def _check_function(name: str, value: Any, arguments: str, count: int) -> None:
 def _traced(
     workload: Workload, rung: Rung, case: Case, asked: Mapping[str, Any] | None
 ) -> tuple[Trace, dict[str, Any]]:
-    """Return the trace of a rung and its size: `asked` if it is small enough."""
+    """Return the trace of a rung and its size: `asked` if it is small enough, else a smaller size
+    that cuts the tiles as the case's own does, else (if that is too large) the size of a picture.
+    """
     if asked is not None:
         inputs, cores = workload.inputs(asked), case.processor.cores
         try:
@@ -315,7 +320,11 @@ def _traced(
             pass
         else:
             return found, dict(asked)
-    scaled = scaled_trace(workload, rung, case, ignore=("local",))
+    small = Case(checked_size(workload, rung, case), case.processor)
+    try:
+        scaled = trace_at(workload, rung, small, case, ignore=("local",))
+    except (TraceTooLarge, NotLowered):
+        scaled = scaled_trace(workload, rung, case, ignore=("local",))
     return scaled.trace, scaled.size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,21 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     From the last dimension to the first, each is made as small as `Nest.shows` allows, by doubling
     from the workload's `drawn`.
     """
-    return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor))
+    return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)[0])
+
+
+def checked_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
+    """Return a small size at which each tile is cut as at the case's own size.
+
+    It is `drawn_size`, with each dimension made longer until it has the remainder of the case's own
+    dimension for each loop over a tile. At most, it is the case's own size.
+    """
+    size, tiles = _drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)
+    longer = {
+        name: size[name] + (case.size[name] - size[name]) % math.lcm(size[name], *tiles)
+        for name in _dimensions(size)
+    }
+    return {**size, **longer}
 
 
 @functools.lru_cache(maxsize=256)  # a report asks several times for each rung
@@ -73,7 +88,9 @@ def _drawn(
     rung: Rung,
     given: tuple[tuple[str, Any], ...],
     processor: Processor,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], frozenset[int]]:
+    """Return the size at which a rung is drawn, and the extents of its loops over a tile."""
+
     def nest(size: Mapping[str, Any]) -> Nest | None:
         if rung.claims(size) is not None:
             return None
@@ -88,7 +105,7 @@ def _drawn(
             if found is not None and found.shows(whole, tile):
                 size[name] = value
                 break
-    return size
+    return size, frozenset(whole.extents[number] for number in tile)
 
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:

@@ -42,6 +42,10 @@ COPIES = {
     "06-your-own-rung": (ODD, ("pack",)),
 }
 DEFINITIONS = {"pack": "whole_tiles"}
+# Words of a sentence that says what is wrong. The lab prints none of them under a right answer.
+FAILURE = re.compile(
+    r"\b(not(?! timed)|wrong|differs|more than|fewer than|better|as well|as many|must|to be|less)\b"
+)
 
 by_stem = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
@@ -142,6 +146,7 @@ def test_an_exercise_is_judged(number, file, answer, tmp_path, untimed):
     copy.write_text(text)
     verdict = exercises.check(copy)
     assert verdict.state == exercises.RIGHT, verdict
+    assert not FAILURE.search(verdict.text), verdict
     copy.write_text(filled(file.read_text(), spoiled(answer, wanted))[0])
     verdict = exercises.check(copy)
     assert verdict.state == exercises.WRONG and verdict.text, verdict

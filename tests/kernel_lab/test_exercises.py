@@ -24,7 +24,7 @@ misses = ...
 def check():
     mine = show(rows, size={"M": 8, "N": 32, "K": 8})
     yield mine
-    yield mine.misses(640) < 200, f"{mine.misses(640)} misses of 10 lines, not fewer than 200"
+    yield mine.misses(640) < 200, f"{mine.misses(640)} misses of 10 lines", "not fewer than 200"
     yield misses == mine.misses(640), f"misses is {misses}, which is not the count"
 '''
 ORDER = "sch.reorder(i, k, j)"
@@ -56,6 +56,7 @@ def test_a_right_answer_is_right_and_says_what_was_found(folder):
     verdict = judged(folder, misses=8 * 16 + 4 + 16)
     assert verdict.state == exercises.RIGHT
     assert verdict.text.startswith("rows: right at M=8, N=32, K=8\n")
+    assert "misses of 10 lines\n" in verdict.text and "fewer" not in verdict.text
 
 
 def test_a_right_answer_is_timed_beside_a_rung(folder):
@@ -71,7 +72,7 @@ def test_a_right_answer_is_timed_beside_a_rung(folder):
 @pytest.mark.parametrize(
     ("order", "misses", "said"),
     [
-        ("sch.reorder(j, k, i)", 0, "misses of 10 lines, not fewer than 200"),
+        ("sch.reorder(j, k, i)", 0, "misses of 10 lines: not fewer than 200"),
         (ORDER, 7, "misses is 7, which is not the count"),
         ("sch.parallel(k)", 0, "TVM refuses line 8 (sch.parallel(k)): The"),
         ("sch.reoder(i, k, j)", 0, "line 8 (sch.reoder(i, k, j)): AttributeError: "),

@@ -120,8 +120,39 @@ def test_a_run_too_large_to_trace_is_counted_at_a_smaller_size():
     shown = show(reorder, size={"M": 256, "N": 256, "K": 256}, processor=AVX2)
     assert shown.right and shown.size == {"M": 256, "N": 256, "K": 256}
     assert shown.traced == {"M": 16, "N": 16, "K": 8}
-    assert "right at M=16, N=16, K=8\n" in f"{shown}\n"
+    said = "right at M=16, N=16, K=8, the size checked in place of M=256, N=256, K=256\n"
+    assert said in f"{shown}\n"
     assert show(reorder).size == dict(GEMM.sizes["cpu"][0])
+
+
+def tiles_of_six(outside):
+    """A product in tiles of 6 rows; the last tile reads rows of A `outside` of the array."""
+
+    def define(case):
+        m, n, k = case["M"], case["N"], case["K"]
+        a, b = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B")
+        r = te.reduce_axis((0, k), name="k")
+
+        def product(band, i, j):
+            row = band * 6 + i
+            return te.sum(a[row if outside else te.min(row, m - 1), r] * b[r, j], axis=r)
+
+        tiles = te.compute((-(-m // 6), 6, n), product, name="tiles")
+        return [a, b, te.compute((m, n), lambda i, j: tiles[i // 6, i % 6, j], name="C")]
+
+    return define
+
+
+@pytest.mark.parametrize("m", [511, 512, 516])  # remainders 1, 2 and 0
+def test_the_size_checked_in_place_of_a_large_one_cuts_the_tiles_alike(m):
+    size = {"M": m, "N": 256, "K": 64}
+    inside, outside = (
+        show(lambda sch, case: None, size=size, processor=AVX2, define=tiles_of_six(each))
+        for each in (False, True)
+    )
+    assert inside.right and inside.traced["M"] < 100 and inside.traced["M"] % 6 == m % 6
+    assert outside.right == (m % 6 == 0)
+    assert outside.right or "trace: A[" in outside.error
 
 
 def threads(sch, case):
