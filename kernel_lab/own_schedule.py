@@ -25,6 +25,7 @@ from kernel_lab.workload import Case, Processor, Workload, describe
 from needle_runtime.artifact.tolerance import compare
 from needle_runtime.process import timing
 from needle_runtime.process.scratch import scratch_folder
+from needle_runtime.text import duration
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
@@ -222,7 +223,7 @@ class Shown:
         """One line: the time of a call, and how fast it is beside the other rung."""
         if self.seconds is None:
             return "not timed: " + str(build.why_no_gpu() if self.right else "it is not right")
-        said = f"{_time(self.seconds)} at {describe(self.size)}"
+        said = f"{duration(self.seconds)} at {describe(self.size)}"
         if self.faster is not None:
             said += f", {self.faster:.3g} times as fast as {self.beside}"
         return said
@@ -366,10 +367,3 @@ def _gpu_lines(figures: GpuFigures | None) -> list[str]:
             said += f": {held.warps} of {held.most} warps ({', '.join(held.limits)})"
         lines.append(f"{figures.arch}: {said}")
     return [*lines, *figures.missing]
-
-
-def _time(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

@@ -147,7 +147,7 @@ class _Written:
         seen = self._seen
         tiles = Tiles(seen.end - seen.first, self._across)
         kept = Kept(seen.found, seen.others, seen.condition, seen.term, tiles)
-        self.buffers += kept.buffers
+        self.buffers.append(kept.buffer)
 
         def in_tile(number: Any) -> Any:
             def place(vector: Any, lane: Any) -> Any:

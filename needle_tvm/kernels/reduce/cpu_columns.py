@@ -12,18 +12,14 @@ The results stay in registers. The last vector overlaps the one before, so that 
 is read in whole vectors; the overlap is computed twice, with the same result. Pooling windows over
 channels-last images are such reductions: a position in the padding is skipped for all channels at
 once.
-
-A long sum of floats is a sum of sums of about as many terms as there are sums, so that its rounding
-error grows with the square root of its length (N. Higham, Accuracy and Stability of Numerical
-Algorithms, 2nd ed., section 4.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import isqrt, prod
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
 
 from needle_tvm._tvm.names import Target, tirx
 from needle_tvm.kernels.blocks import TASKS, WRITTEN, has_functions
@@ -36,8 +32,6 @@ _MOST_VECTORS = 8  # vectors of results at a time: half of 16 registers; operand
 _FEWEST_LANES = 4
 _BRANCH = "prim.if_then_else"
 _LATENCY = 8  # vectors combined before the first result is ready
-_SHORTEST = 32  # terms of a part of a long sum, which pay for adding the part up
-_FEWEST_PARTS = 4
 
 
 def columns(block: Any, target: Target) -> Nests | None:
@@ -79,7 +73,7 @@ def columns(block: Any, target: Target) -> Nests | None:
     work = prod(int(axis.dom.extent) for axis in (last, *found.reduced))
     if few:
         axes, work = [*axes, tile], work // tiles.count
-    return [in_rows(found, axes, variables, body, kept.buffers, work)], []
+    return [in_rows(found, axes, variables, body, [kept.buffer], work)], []
 
 
 def fresh(axes: Sequence[Any], dtype: str) -> tuple[list[Any], dict[Any, Any]]:
@@ -140,7 +134,7 @@ class Kept:
     `condition` holds (None: everywhere).
 
     A tile of few vectors has several sets of accumulators, combined at the end, so that no
-    accumulator waits for itself. A long sum of floats is added up from parts.
+    accumulator waits for itself.
     """
 
     def __init__(
@@ -153,21 +147,7 @@ class Kept:
         most = max(1, _LATENCY // tiles.vectors)
         self._parts = max(n for n in range(1, most + 1) if n == 1 or _divide(n, terms))
         shape = [self._parts, tiles.vectors, tiles.width]
-        dtype = str(found.result.dtype)
-        self._kept = nests.buffer("kept", shape, dtype, "local")
-        self._total = nests.buffer("total", [1, *shape[1:]], dtype, "local")
-        self._loops = [_Loop(axis.var, int(axis.dom.extent), 1) for axis in reduced]
-        if reduced:
-            last = self._loops[-1]
-            self._loops[-1] = last._replace(trips=last.trips // self._parts)
-        self._outer = 0  # the number of loops over parts of the sum
-        if found.combine is tirx.Add and dtype.startswith("float"):
-            self._loops, self._outer = _in_parts(self._loops)
-
-    @property
-    def buffers(self) -> list[Any]:
-        """The buffers of the statement."""
-        return [self._kept, self._total] if self._outer else [self._kept]
+        self.buffer = nests.buffer("kept", shape, str(found.result.dtype), "local")
 
     def statement(
         self,
@@ -179,19 +159,11 @@ class Kept:
         `values(vector, lane)` returns the index of each axis that is not reduced. `store` returns
         the statement that writes one result.
         """
-        combine, kept, zero = self._found.combine, self._kept, self._index(0)
-        result = self._total if self._outer else kept
+        combine, kept, zero = self._found.combine, self.buffer, self._index(0)
         reduced: dict[Any, Any] = {}
 
         def begin(part: Any, vector: Any, lane: Any) -> Any:
             return tirx.BufferStore(kept, self._found.start, [part, vector, lane])
-
-        def begin_total(part: Any, vector: Any, lane: Any) -> Any:
-            return tirx.BufferStore(result, self._found.start, [part, vector, lane])
-
-        def add_up(part: Any, vector: Any, lane: Any) -> Any:
-            at = [part, vector, lane]
-            return tirx.BufferStore(result, combine(result[tuple(at)], kept[tuple(at)]), at)
 
         def add(part: Any, vector: Any, lane: Any) -> Any:
             at = dict(reduced)
@@ -207,40 +179,28 @@ class Kept:
             return tirx.BufferStore(kept, value, [zero, vector, lane])
 
         def end(part: Any, vector: Any, lane: Any) -> Any:
-            return store(vector, lane, result[part, vector, lane])
+            return store(vector, lane, kept[part, vector, lane])
 
-        def over(loops: Sequence[_Loop], inside: Callable[[], Any]) -> Any:
-            if not loops:
-                return inside()
-            (name, trips, step), *inner = loops
+        def over(axes: Sequence[Any]) -> Any:
+            if axes:
+                axis, *inner = axes
+                parts = 1 if inner else self._parts
 
-            def body(variable: Any) -> Any:
-                before = reduced.get(name)
-                here = variable if step == 1 else variable * step
-                reduced[name] = here if step > 1 or before is None else before + here
-                made = over(inner, inside)
-                reduced[name] = before
-                return made
+                def body(variable: Any) -> Any:
+                    reduced[axis.var] = variable
+                    return over(inner)
 
-            return nests.loop(trips, body, dtype=self._type)
-
-        def terms() -> Any:
-            added = self._each(add, self._parts)
+                return nests.loop(int(axis.dom.extent) // parts, body, dtype=self._type)
+            terms = self._each(add, self._parts)
             if self._condition is None:
-                return added
+                return terms
             where = nests.substitute(self._condition, {**values(zero, zero), **reduced})
-            return tirx.IfThenElse(where, added, None)
+            return tirx.IfThenElse(where, terms, None)
 
-        def part_of_sum() -> Any:
-            # Combine one part after the other: a single expression may grow exponentially.
-            gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
-            inner = over(self._loops[self._outer :], terms)
-            added = [self._each(add_up, 1)] if self._outer else []
-            return tirx.SeqStmt([self._each(begin, self._parts), inner, *gathered, *added])
-
-        begun = [self._each(begin_total, 1)] if self._outer else []
-        whole = over(self._loops[: self._outer], part_of_sum)
-        return tirx.SeqStmt([*begun, whole, self._each(end, 1)])
+        # Combine one part after the other: a single expression of all parts may grow exponentially.
+        gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
+        begun, ended = self._each(begin, self._parts), self._each(end, 1)
+        return tirx.SeqStmt([begun, over(self._reduced), *gathered, ended])
 
     def _each(self, statement: Callable[[Any, Any, Any], Any], parts: int) -> Any:
         def loop(extent: int, body: Callable[[Any], Any], kind: str = "unrolled") -> Any:
@@ -253,34 +213,6 @@ class Kept:
 
     def _index(self, value: int) -> Any:
         return tirx.const(value, self._type)
-
-
-class _Loop(NamedTuple):
-    """A loop of `trips` iterations, which adds `step` times its variable to the axis `name`."""
-
-    name: Any
-    trips: int
-    step: int
-
-
-def _in_parts(loops: Sequence[_Loop]) -> tuple[list[_Loop], int]:
-    """Return the loops of a sum, one of them split where that helps, and how many of them are over
-    its parts: 0 if it is short, or has no suitable divisor."""
-    terms = prod(loop.trips for loop in loops)
-    wanted, inner = max(_SHORTEST, isqrt(terms)), 1
-    for number in reversed(range(len(loops))):
-        name, trips, step = loops[number]
-        within = next(
-            n for n in range(1, trips + 1) if (trips % n == 0 and n * inner >= wanted) or n == trips
-        )
-        inner *= within
-        if inner < wanted and within == trips:
-            continue
-        if terms // inner < _FEWEST_PARTS:
-            break
-        split = [_Loop(name, trips // within, within), _Loop(name, within, step)]
-        return [*loops[:number], *split, *loops[number + 1 :]], number + 1
-    return list(loops), 0
 
 
 def _divide(parts: int, terms: int) -> bool:

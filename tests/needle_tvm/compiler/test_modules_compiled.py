@@ -134,3 +134,15 @@ def test_a_class_out_of_range_makes_a_compiled_loss_nan():
         assert loss(x, y).item() == pytest.approx(nn.functional.cross_entropy(x, y).item(), 1e-5)
     for wrong in (3, -1):
         assert np.isnan(loss(x, ndl.tensor([0, 1, wrong, 0])).item())
+
+
+def test_the_statistics_of_batch_norm_are_sums_of_sums():
+    """The mean of 4,096 equal numbers: two sums of 64 terms are at most 127 roundings away, and
+    adding one number after the other is further away. The gradient uses this mean."""
+    x, weight = np.full((64, 3, 8, 8), 0.1, np.float32), np.ones(3, np.float32)
+    exact, bound = np.float64(x.flat[0]), 127 * np.finfo(np.float32).eps / 2 * 0.1
+    assert abs(np.add.accumulate(x.ravel()[:4096])[-1] / 4096 - exact) > bound
+    found = needle_tvm.compile(
+        lambda x, w: ndl.batch_norm_train(x, w, w, 1).tuple()[1], *map(ndl.Tensor, (x, weight))
+    )(x, weight)
+    assert np.abs(found.numpy() - exact).max() <= bound
