@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .functionalize import is_in_place
+
 # Operators whose schemas declare a copy although they make views, and the same operators as views.
 _VIEWS = {
     "unsafe_chunk.default": "chunk.default",
@@ -12,13 +14,17 @@ _VIEWS = {
     "unsafe_split_with_sizes.default": "split_with_sizes.default",
 }
 
+_DROPOUTS = tuple(
+    f"aten.{kind}dropout.default" for kind in ("", "alpha_", "feature_", "feature_alpha_")
+)
+
 
 def restored(exported: Any) -> set[Any]:
-    """Change an exported program that writes in place, so that writes to such results reach the
-    inputs. Return the operators that must be decomposed for it."""
+    """Remove dropouts that return their input, and change a program that writes in place so that
+    writes to the other results reach the inputs. Return the operators that must be decomposed for
+    it."""
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
-    if not any(_writes(node.target) for node in nodes):
-        return set()
+    writes = any(is_in_place(node.target) for node in nodes)
     composed = set()
     for node in nodes:
         name = str(node.target).removeprefix("aten.")
@@ -27,6 +33,8 @@ def restored(exported: Any) -> set[Any]:
             node.replace_all_uses_with(given)
             exported.graph_signature.replace_all_uses(node.name, given.name)
             exported.graph.erase_node(node)
+        elif not writes:
+            continue
         elif name in _VIEWS:
             node.target = _operator(_VIEWS[name])
         elif name == "einsum.default" and len(node.all_input_nodes) == 1:
@@ -35,13 +43,9 @@ def restored(exported: Any) -> set[Any]:
     return composed
 
 
-def _writes(target: Any) -> bool:
-    return bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
-
-
 def _drops_nothing(node: Any) -> bool:
     """Return whether a node is a dropout that returns its input itself."""
-    if str(node.target) != "aten.dropout.default":
+    if str(node.target) not in _DROPOUTS:
         return False
     _, probability, training = node.args
     return not training or probability == 0

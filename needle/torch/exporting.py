@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import DimError, ModelError, UnsupportedError
 from ..sizes.dims import Expression
-from . import aliases, complexes, known_numbers, recurrence, registry, strided
+from . import aliases, complexes, functionalize, known_numbers, recurrence, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
 from .nodes import live_nodes, name_of
@@ -131,6 +131,8 @@ def functional_program(exported: Any) -> Any:
     from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
     composed = aliases.restored(exported)
+    if not composed and functionalize.functionalized(exported):
+        return exported
     table = decompositions()
     if composed:
         table = {**table, **{each: _composite()[each] for each in composed}}
