@@ -59,6 +59,12 @@ def _tensor(x: torch.Tensor, gradient: bool = False) -> ndl.Tensor:
     return ndl.Tensor(array_of(x), requires_grad=gradient and x.is_floating_point())
 
 
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    """A copy, in float32 if x is of halves."""
+    halves = x.dtype in (torch.bfloat16, torch.float16)
+    return x.float() if halves else x.clone()
+
+
 def _results(made: Any) -> list[Any]:
     return list(made) if isinstance(made, (tuple, list)) else [made]
 
@@ -74,8 +80,9 @@ def compare(rows: Sequence[Row], found: Sequence[Any]) -> None:
 
 
 def _check_gradients(rows: Sequence[Row], loaded: Any, inputs: Sequence[torch.Tensor]) -> None:
-    """Gradients of sums of results with weights, where PyTorch has gradients that are finite."""
-    leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    """Gradients of sums of results with weights, where PyTorch has gradients that are finite.
+    PyTorch computes those of halves in float32: on some processors it adds halves in halves."""
+    leaves = [_widened(x).requires_grad_(x.is_floating_point()) for x in inputs]
     mine = [_tensor(x, gradient=True) for x in inputs]
     results = _results(loaded(*mine))
     total, wanted = ndl.Tensor(np.zeros((), np.float64)), torch.zeros((), dtype=torch.float64)
@@ -98,7 +105,7 @@ def _check_gradients(rows: Sequence[Row], loaded: Any, inputs: Sequence[torch.Te
         found = np.zeros_like(expected) if x.grad is None else x.grad.numpy().astype(np.float64)
         known = np.isfinite(expected)
         halves = any(each.dtype in (torch.bfloat16, torch.float16) for each in one.inputs)
-        close = 3e-2 if halves else 1e-3
-        np.testing.assert_allclose(
-            found[known], expected[known], close, close / 10, err_msg=one.name
-        )
+        # Gradients of halves are sums of terms that were rounded to 8 bits, and may cancel.
+        largest = np.abs(expected[known]).max(initial=0)
+        close, absolute = (3e-2, 2**-8 * largest) if halves else (1e-3, 1e-4)
+        np.testing.assert_allclose(found[known], expected[known], close, absolute, err_msg=one.name)
