@@ -82,8 +82,8 @@ test-quick: build
 test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
-# What CI runs: every case of the quick tests, apps in processes of their own, emulated GPUs, peers,
-# the course, and 600 frozen programs.
+# Every case of the quick and the slow tests: apps in processes of their own, emulated GPUs, peers, the
+# course, and 600 frozen programs. CI runs a quarter of the cases: PYTEST_ARGS=--sample.
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
@@ -181,7 +181,7 @@ help:
 	@echo "build (default)  the native backend, into .venv       check      looks for the needed tools"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
 	@echo "test             the default suite                    test-quick a part of it, under a minute"
-	@echo "test-all         what CI runs                         test-long  repeated tests, for hours"
+	@echo "test-all         every case of all tests              test-long  repeated tests, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"

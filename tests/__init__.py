@@ -1,8 +1,8 @@
 """The tests. A folder is named after the folder that it tests.
 
 - Tiers: `make test-quick` takes less than a minute. `make test` runs a quarter of the cases of each
-  test and at least four (`--sample`), within ten minutes. `make test-all` runs all cases and the
-  tests marked `slow`, within CI's 90 minutes. `make test-long` and `make campaign` run for hours.
+  test (`--sample`), within ten minutes. `make test-all` runs all cases, and the tests marked `slow`
+  as well; CI samples them in the same way. `make test-long` and `make campaign` run for hours.
 - `needle/ops/test_ops.py` checks every op in the registry, and
   `needle_tvm/compiler/test_ops_compiled.py` does so compiled.
 - A graph pass is tested by example: the module before, the module expected, and for each

@@ -4,8 +4,8 @@
 build with NEEDLE_CUDA=EMULATED, they run on an emulated GPU. Without either they are skipped.
 
 NEEDLE_CASES sets how many cases hypothesis draws for each property, 500 if it is not set. The run
-says at its end how many there were. `--sample`, which `make test`
-gives, runs a quarter of the cases of each test, and at least four.
+says at its end how many there were. `--sample`, which `make test` and CI give, runs a quarter of
+the cases of each test: at least four of a quick test, and at least one of a slow test.
 """
 
 import functools
@@ -47,7 +47,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--sample",
         action="store_true",
-        help="run a quarter of the cases of each test, and at least four",
+        help="run a quarter of the cases of each test; at least four of a quick test",
     )
 
 
@@ -98,15 +98,18 @@ drawn = {"cases": 0, "properties": 0}
 
 
 def sample(items):
-    """A quarter of the cases of each test, and at least four, the same in every run: those whose
-    names have the least checksums, so that each parameter's values are among them."""
+    """A quarter of the cases of each test, and at least four of a quick test, the same in every
+    run: those whose names have the least checksums, so that each parameter's values are among
+    them."""
     cases = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = set()
     for of_one in cases.values():
         of_one.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        kept.update(of_one[: max(4, len(of_one) // 4)])
+        for slow, least in ((False, 4), (True, 1)):
+            part = [item for item in of_one if bool(item.get_closest_marker("slow")) is slow]
+            kept.update(part[: max(least, len(part) // 4)])
     return kept
 
 

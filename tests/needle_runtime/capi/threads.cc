@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int kRounds = 200;
+constexpr int kRounds = 60;
 
 std::vector<float> numbers(std::size_t count) {
   std::vector<float> found(count);
@@ -70,7 +70,7 @@ constexpr const char* kWeight = "model.modules.0.weight";
 // Threads that step one state: no step is lost, and a copy of the state is that of a whole step.
 // TSan does not see what compiled code writes, so the copies are compared.
 void steps_are_taken_in_turn(const char* path) {
-  const int callers = 3, steps = 100;
+  const int callers = 3, steps = 40;
   const std::vector<float> x = numbers(8 * 6);
   const std::vector<std::int64_t> y{0, 1, 2, 0, 1, 2, 0, 1};
   needle::Program alone(path), shared(path);
