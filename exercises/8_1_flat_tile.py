@@ -5,8 +5,6 @@ A block has 16 x 16 threads and strips of 8 steps of k. Each thread has `rows` x
 global memory (4 x 4 results: 1/2 and 1/32). Then fill in the tile.
 """
 
-import numpy as np
-
 from kernel_lab import show
 
 SIZE = {"M": 64, "N": 128, "K": 8}
@@ -47,8 +45,9 @@ def loads(shown, different=False):
     for name in ("A_shared", "B_shared") if different else ("A", "B"):
         one = found.of_buffer(name)
         one = one.select(~one.is_store)
-        each = np.stack([one.worker, one.thread, one.index])
-        count += len(np.unique(each, axis=1).T) if different else len(one)
+        parts = (one.worker.tolist(), one.thread.tolist(), one.index.tolist())
+        loaded = list(zip(*parts, strict=True))
+        count += len(set(loaded) if different else loaded)
     return count / (size["M"] * size["N"] * size["K"])
 
 

@@ -103,6 +103,12 @@ def make_check_parser() -> Parser:
     parser.add_argument(
         "exercise", metavar="N", help="a lesson, such as 3, or an exercise, such as 3.1"
     )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="the folder of the exercises, such as your own copy (default: that of the clone)",
+    )
     return parser
 
 
@@ -110,10 +116,11 @@ def _check(arguments: Sequence[str]) -> int:
     options = make_check_parser().parse_args(arguments)
 
     def judged() -> int:
-        from kernel_lab.exercises import RIGHT, check, find
+        from kernel_lab.exercises import EXERCISES, RIGHT, check, find
 
+        folder = options.folder.resolve() if options.folder else EXERCISES
         states = []
-        for path in find(options.exercise):
+        for path in find(options.exercise, folder):
             verdict = check(path)
             sys.stdout.write(f"{verdict}\n")
             sys.stdout.flush()

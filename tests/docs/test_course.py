@@ -79,7 +79,7 @@ def answers(path):
     """The exercises of a lesson: number, file, and the code of the answer."""
     for text in re.split(r"^\*\*Exercise ", path.read_text(), flags=re.M)[1:]:
         number = re.match(r"(\d+\.\d+)\*\*", text)
-        file = re.search(r"`exercises/(\w+\.py)`", text)
+        file = re.search(r"\(\[exercises/(\w+\.py)\]\(\.\./\.\./exercises/\1\)\)", text)
         folded = text.partition("<details>")[2].partition("</details>")[0]
         codes = re.findall(r"^```python\n(.*?)^```$", folded, re.M | re.S)
         yield number and number[1], file and exercises.EXERCISES / file[1], "".join(codes)

@@ -101,9 +101,45 @@ def test_commands_exist(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name):
     path = ROOT / name
+    for link in links(path):
+        assert leads_somewhere(link, path), link
+
+
+def links(path):
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)#]+)", text):
-        assert link.startswith("https://") or (path.parent / link).exists(), link
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def leads_somewhere(link, path):
+    """Whether a file that a page links to exists, and has the heading that the link names."""
+    if link.startswith("https://"):
+        return True
+    name, _, anchor = link.partition("#")
+    target = path.parent / name if name else path
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+@functools.cache
+def anchors(path):
+    """The anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    seen, found = {}, set()
+    for heading in re.findall(r"^#+ (.*?)\s*$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = seen[name] = seen.get(name, -1) + 1
+        found.add(f"{name}-{number}" if number else name)
+    return found
+
+
+def test_a_link_to_a_heading_that_a_page_does_not_have_is_found(tmp_path):
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    page.write_text("# Run a page\n\n```sh\n# no heading\n```\n")
+    other.write_text("# `make` & more\n\n## Twice\n\n## Twice\n")
+    for link in ("#run-a-page", "other.md", "other.md#make--more", "other.md#twice-1"):
+        assert leads_somewhere(link, page), link
+    for link in ("#no-heading", "#run", "none.md", "other.md#run-a-page", "other.md#twice-2"):
+        assert not leads_somewhere(link, page), link
 
 
 def test_the_files_of_the_architecture_exist():

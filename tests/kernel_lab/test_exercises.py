@@ -99,11 +99,18 @@ def test_a_lesson_has_its_exercises_in_order(folder):
 def test_the_command_line_judges_and_its_exit_code_says_whether_all_is_right(
     folder, monkeypatch, capsys
 ):
-    monkeypatch.setattr(exercises.find, "__defaults__", (folder,))
-    assert main(["check", "9"]) == 1
+    monkeypatch.chdir(folder.parent)
+    own = ["--folder", folder.name]
+    assert main(["check", "9", *own]) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("9.2 (9_2_rows.py): not written yet\n    fill in line 8, 11 of")
+    assert str(folder) in printed
     assert printed.endswith("9.10 (9_10_last.py): right\n    nothing to do\n")
-    assert main(["check", "9.10"]) == 0
-    assert main(["check", "7"]) == 2
-    assert "no exercise '7'" in capsys.readouterr().err
+    assert main(["check", "9.10", *own]) == 0
+    assert main(["check", "7", *own]) == 2
+    assert f"no exercise '7' in {folder}" in capsys.readouterr().err
+
+
+def test_the_command_line_judges_the_exercises_of_the_clone_by_default(capsys):
+    assert main(["check", "1.1"]) == 1
+    assert f"of {exercises.EXERCISES / '1_1_counts.py'}" in capsys.readouterr().out
