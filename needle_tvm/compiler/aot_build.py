@@ -73,8 +73,8 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor whose axes are compact in this order. For
-    an argument's "memory", the input is its first `elements` elements."""
+    """An input of the code: an argument or a drawn tensor, whose axes are compact in this `order`.
+    If `kind` is "memory", the input is the first `elements` elements of the argument's memory."""
 
     kind: str
     number: int
@@ -225,8 +225,8 @@ def build(
     drawn: Sequence[Any],
     asked: Request,
 ) -> Code:
-    """Compile needle's part of a graph, for the sizes of these arguments, or, if `is_open`, for all
-    sizes that PyTorch allows up to a bound. `held` are the numbers of the arguments that are
+    """Compile needle's part of a graph for the sizes of these arguments or, if `is_open`, for all
+    sizes that PyTorch allows up to a bound. `held` holds the numbers of the arguments that are
     weights.
     """
     part = graph.part(None if is_open else numbers)
@@ -274,8 +274,8 @@ def build(
 def _updates(
     graph: AotGraph, taken: Sequence[Taken], orders: Sequence[tuple[int, ...] | None]
 ) -> list[tuple[int, int]]:
-    """Return the results (each with the number of an input) whose only use is as the new value of
-    this input, with axes in the input's order."""
+    """Return the results that are used only as an input's new value and have the input's order of
+    axes, each with the number of its input."""
     places = {each.number: i for i, each in enumerate(taken) if each.kind == "argument"}
     every = [*graph.outputs, *(output for _, output in graph.writes)]
     used = Counter(

@@ -14,7 +14,7 @@ from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
 _MOST_SIZES = 8  # sizes of one graph that get code for one size each
-_AS_NEAR = 4  # times PyTorch's own distance from float64; sums may have other orders
+_AS_NEAR = 4  # times PyTorch's own error against float64; the order of sums may differ
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
 _CHECKED = 3  # sizes per code that are compared with PyTorch
 
@@ -129,7 +129,7 @@ def _is_weight(tensor: Any) -> bool:
 
 
 def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
-    """Return whether a result is about as near to the exact result as PyTorch's result."""
+    """Return whether a result is about as close to the exact result as PyTorch's result is."""
     if not (have.is_floating_point() and have.shape == exact.shape and exact.isfinite().all()):
         return False
     off, allowed = ((each - exact).abs().max() for each in (have, want))
@@ -137,7 +137,7 @@ def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
 
 
 class Bound:
-    """A graph at fixed sizes of its arguments: its code, and how its outputs are made."""
+    """A graph at fixed sizes of its arguments: its code, and functions that make its outputs."""
 
     def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
         self._graph, self._code, self._numbers = graph, code, numbers
@@ -242,7 +242,7 @@ class Bound:
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue
-            raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
+            raise LeftToPyTorchError(f"needle's result of {node.target} differs from PyTorch's")
 
     def _in_float64(self, args: list[Any], drawn: list[Any]) -> list[Any]:
         """Return PyTorch's results in float64; an empty list if it cannot compute them."""
@@ -279,7 +279,7 @@ class Bound:
         for number, each in enumerate(found or ()):
             have = given[over[number]] if each is None else each
             if not is_close(array_of(have), array_of(results[number])):
-                raise LeftToPyTorchError("needle's result in place differs from its other result")
+                raise LeftToPyTorchError("needle's results differ when it writes them in place")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
         """Return a function that makes an output from the given tensors and the code's results."""

@@ -71,14 +71,14 @@ def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float])
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:
-    """Return words on the sizes of an example, if the code also takes other sizes."""
+    """Return words that name an example's sizes; "" if the code takes no other sizes."""
     main = program.artifact.main
     found = main.sizes.of([array.shape for array in inputs])
     return f" at {', '.join(f'{name} = {size}' for name, size in found.items())}" if found else ""
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """Compile and run the simplest stage; return a sentence on whether it is right."""
+    """Compile and run the simplest stage; return words that say whether it is right."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

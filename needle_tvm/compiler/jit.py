@@ -90,7 +90,7 @@ def jit(
 
     - `dims`, as for `compile`, leaves sizes to the call: they are not part of the signature.
     - `maxsize` is the number of compiled signatures that are kept; the least recently used one is
-      unloaded first. They keep the objects and Modules that they were called with alive.
+      unloaded first. Each keeps alive the objects and Modules that it was called with.
     - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
     - `log` is a function that is called for each compilation with a line of text that gives the
       reason; True writes the line to stderr.
@@ -327,8 +327,8 @@ class Jit:
             program = found.program
         except TargetError as error:
             raise TargetError(
-                f"{self._signature.name}: {error}; a function for another machine is compiled for "
-                "this one, called once, and exported with export(path, target=...)"
+                f"{self._signature.name}: {error}; for another machine, compile the function for "
+                "this one, call it once, and export it with export(path, target=...)"
             ) from None
         self._compilations += 1
         with_gradient = [node.requires_grad for node in outputs]

@@ -47,9 +47,9 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
     if not spec.is_gpu:
         raise TargetError(f"products={products!r}: cuBLAS is for targets of kind cuda")
     if stage != _STAGE:
-        raise StageError(f"products={products!r}: only stage {_STAGE!r} has a choice")
+        raise StageError(f"products={products!r}: needs stage={_STAGE!r}")
     if options.searches:
-        raise StageError(f"products={products!r}: a search is for kernels of our own")
+        raise StageError(f"products={products!r}: a search tunes needle's own kernels only")
     if products == CUBLAS:
         return
     arch, here = spec.fields["arch"], [each for each in gpu.gpus() if each.index == spec.index]
@@ -137,8 +137,8 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
 
 
 def _seconds_of(program: needle_runtime.Program) -> float:
-    """Return the seconds of one call, from a CUDA graph of several calls, which leaves out the
-    host's work between kernels.
+    """Return the seconds of one call, measured with a CUDA graph of several calls. The graph leaves
+    out the host's work between kernels.
 
     Operands stay where the last call left them, in the GPU's cache if they fit.
     """

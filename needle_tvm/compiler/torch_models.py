@@ -150,7 +150,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     source = source_of(graph, asked.variant)
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
-    # If a converter is wrong, another program may have the same graph; that program needs other
+    # If a converter is wrong, two different programs may have the same graph. They must not share
     # code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
@@ -187,7 +187,7 @@ def traced(found: Loaded) -> Graph:
 
 
 class _Oracle:
-    """Comparison of a source's reference with PyTorch, which runs both once."""
+    """A comparison of a source's reference with PyTorch; each of the two runs once."""
 
     def __init__(self, found: Loaded, source: Source) -> None:
         self._loaded: Loaded | None = found
@@ -226,6 +226,6 @@ class _Oracle:
         return self._source.reference(inputs, params) if known is None else known
 
     def done(self) -> None:
-        """Keep neither the model nor results."""
+        """Drop the model and the results."""
         self._loaded = None
         self._results.clear()

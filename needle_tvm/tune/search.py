@@ -62,7 +62,7 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
         Bench(setup["target"], *places) as bench,
     ):
         if not space.has_cost_model():
-            reports.append("tuned: xgboost is not installed: candidates are bred at random")
+            reports.append("tuned: xgboost is not installed: candidates are ranked at random")
         yield from ({"said": line} for line in reports)
         yield from Search(setup, bench, store).run()
 
@@ -84,7 +84,7 @@ class Search:
         self._phase = "preparing"
 
     def _session(self) -> str:
-        """Return the name of this search's budget: a hash of tasks, key, seed and cluster."""
+        """Return the name of this search's budget: a hash of the tasks, key, seed and cluster."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
@@ -126,7 +126,7 @@ class Search:
         for number, path, outcome in self.bench.measure(rules, gates):
             task, _ = judged[number]
             if outcome.kind == LOST:
-                raise TuningError(f"our rules could not be measured: {outcome.detail}")
+                raise TuningError(f"the rules' schedules could not be measured: {outcome.detail}")
             task.rule_library, task.rule_seconds = path, seconds(outcome)
             if task.rule_seconds is None:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"

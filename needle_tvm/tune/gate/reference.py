@@ -1,8 +1,8 @@
 """Write a gate: the expected results are the unscheduled function's, evaluated in float64.
 
-`measure.steps.prepare` calls `write`. First, the function in its own dtypes is compared with those
-results. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
-function itself is at fault, not a candidate. Such a case is changed, left out, or given the
+`measure.steps.prepare` calls `write`. It first compares these results with the function's results
+in its own dtypes. If an intermediate value overflows, or an approximation of `tanh` is too coarse,
+the function itself is at fault, not a candidate. Such a case is changed, left out, or given the
 tolerance that the function itself needs.
 """
 
@@ -80,7 +80,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
     if expected is None:  # float64 and the function's own dtypes disagree
         function = _Function(parameters, function.own, None, function.tolerance, function.decides)
         expected = _expected(function, inputs, seed, may_jump=True)
-    assert expected is not None  # nothing differs from itself
+    assert expected is not None  # the results are compared with themselves
     writer.add(ORDINARY, inputs, expected)
     started = time.monotonic()
     size = sum(each.nbytes * (2 if each.output else 1) for each in parameters)
@@ -109,7 +109,8 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
-    """Return (inputs, expected results) of a case that is not ordinary, or why there is none."""
+    """Return (inputs, expected results) of a case that is not ordinary, or the reason that there is
+    none."""
     if not any(is_float(array.dtype.name) for array in inputs):
         return "no input is a floating-point number"
     tried: list[list[Array]] = []
@@ -136,7 +137,7 @@ def _case(
                 return arrays, expected
         elif all(_conditioned(each) for each in expected):
             return arrays, expected
-    return found or "the function itself does not stay near its results in float64"
+    return found or "the function's own results are too far from those in float64"
 
 
 def _usual(result: Array) -> bool:
@@ -151,7 +152,7 @@ def _usual(result: Array) -> bool:
 
 
 def _conditioned(expected: Expected) -> bool:
-    """Return whether the scale is the result's, and not that of larger terms that cancelled."""
+    """Return whether the scale comes from the result and not from larger terms that cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
     return expected.scale <= _CONDITION * largest_magnitude(expected.values)

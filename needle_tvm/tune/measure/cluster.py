@@ -73,10 +73,10 @@ def unfitness(needed: Mapping[str, Any]) -> str:
     if lacking:
         return f"its processor lacks the target's features {', '.join(lacking)}"
     if available_cores() < needed["cores"]:
-        return f"has {available_cores()} cores, and the target {needed['cores']}: set num-cores"
+        return f"has {available_cores()} cores, the target needs {needed['cores']}: set num-cores"
     for name, version in needed["versions"].items():
         if installed(name) != version:
-            return f"has {name} {installed(name)}, and this machine {version}"
+            return f"has {name} {installed(name)}, but this machine has {version}"
     return ""
 
 

@@ -172,7 +172,7 @@ class Workers(Runner):
             try:
                 json.dumps(dict(request))
             except (TypeError, ValueError) as error:
-                raise TypeError(f"request {number} is no JSON object: {error}") from None
+                raise TypeError(f"request {number} is not a JSON object: {error}") from None
             messages[number] = {
                 "id": number,
                 "request": dict(request),
