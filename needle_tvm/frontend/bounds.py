@@ -1,12 +1,12 @@
 """Expected outputs of a graph: float64 values, and the propagated error of each element.
 
-The effect of a rounding on a result depends on the program: `log(x)` near 1, or `a - b` of nearly
-equal numbers, turns a small error into a large one, and the argmax of a near tie turns it into
-another answer. So the graph is evaluated several times in float64, with each op's result disturbed
-by the error that an implementation of the op may have. This is Monte Carlo arithmetic (Parker,
-"Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002,
-1997). The spread of the results is the error. An element on which correct runs need not agree, such
-as the argmax of a near tie, is not compared.
+The effect of a rounding error on a result depends on the program: `log(x)` near 1, or `a - b` of
+nearly equal numbers, turns a small error into a large one, and the argmax of a near tie turns it
+into another answer. So the graph is evaluated several times in float64, with each op's result
+disturbed by the error that an implementation of the op may have. This is Monte Carlo arithmetic
+(Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA
+CSD-970002, 1997). The spread of the results is the error. Elements on which correct runs may
+disagree, such as the argmax of a near tie, are not compared.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Expected:
     known: Array
 
     def difference(self, found: Array) -> str | None:
-        """Return what is wrong with a result; None if nothing is."""
+        """Return what is wrong with a result, or None if it is right."""
         compared = compare(
             self.value, found, self.error, scale=1.0, same_dtype=False, known=self.known
         )
@@ -109,7 +109,7 @@ class Evaluation:
         ]
 
     def difference(self, found: Sequence[Array]) -> str | None:
-        """Return what is wrong with the outputs `found`; None if nothing is."""
+        """Return what is wrong with the outputs `found`, or None if they are right."""
         if self._difference(found, _RUNS) is None:
             return None
         return self._difference(found, _SURE)
@@ -331,8 +331,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """Return `wanted` without the elements at which it and another right answer disagree in being
-    finite, or hold different NaNs or infinities."""
+    """Return `wanted` without the elements where only one of it and another right answer is finite,
+    or where the two hold different NaNs or infinities."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted

@@ -12,7 +12,7 @@ from needle.trace import Graph
 # The results of these ops hold every element of the input and nothing else.
 _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsqueeze)
 
-# Dtypes that hold all indices in use; a cast to them may change only numbers beyond.
+# Dtypes that hold all indices in use; a cast to them may change only larger numbers.
 _WIDE = ("int32", "int64", "float32", "float64")
 
 

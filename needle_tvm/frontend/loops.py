@@ -80,7 +80,7 @@ class Loops:
         return site.cond(node.op, [n for n, x in enumerate(node.input_nodes) if x not in fixed])
 
     def inside(self) -> tuple[Variant, Loops]:
-        """Return how to lower a body whose kernels the loop's function merges."""
+        """Return the variant and loops for a body whose kernels the loop's function merges."""
         variant = self.variant
         if MERGE in pipeline.switches(variant.stage):
             variant = replace(variant, disable=(*variant.disable, MERGE))
@@ -247,8 +247,8 @@ def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], lis
     """Return the graph of a body, and the nodes of the body's inputs and outputs.
 
     The graph's inputs are `inputs` and those whose sizes depend on dims; other inputs of the body
-    are parameters. Each dim is the size of an additional input, which nothing reads: axes of the
-    others may be expressions of the dim."""
+    are parameters. For each dim there is an additional input of that size, which nothing reads,
+    because the axes of the body's inputs may be expressions of the dim."""
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     count = len(nodes)
     for (_, step), spec in zip(body.numbered(), body.specs()[count:], strict=True):

@@ -1,7 +1,7 @@
 """The eager model's outputs and their tolerances, which an artifact carries as golden examples.
 
-With them, an artifact on another machine, or linked with another math library, is tested against
-the model it was compiled from and not against itself.
+They make it possible to test an artifact on another machine, or linked with another math library,
+against the model that it was compiled from.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from needle_runtime.errors import TargetError
 
 
 def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
-    """Return the graph with scans and choices written out, except for scans that `keep` accepts;
-    the same graph if there are none.
+    """Return the graph with scans and choices written out, except for scans that `keep` accepts.
+    Return the same graph if there are none.
 
     Raises TargetError for a loop whose number of steps is not known.
     """

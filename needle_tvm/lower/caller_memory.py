@@ -1,7 +1,7 @@
 """Adds `main_into`: `main`, but with results written to memory that the caller passes in.
 
-Before: after memory planning, each result of `main` lies in an allocation of its own; the result
-may be a view of it in another shape.
+Before: after memory planning, each result of `main` lies in an allocation of its own, perhaps as a
+view of the allocation in another shape.
 
 After: `main_into` takes arrays of the results' types as arguments between inputs and parameters,
 writes the results to them, and returns them. If a result has no allocation of its own, the module
@@ -58,8 +58,8 @@ def add_into(module: IRModule) -> IRModule:
 def memory_of_results(
     main: relax.Function, bound: Mapping[Any, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the results of `main`, and the variable of each one's allocation (None if it has
-    none)."""
+    """Return the results of `main`, and the variable of each result's allocation (None if it has no
+    allocation)."""
     result = _renamed(main.body.body, bound)
     results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     return results, [_allocation(each, bound) for each in results]
@@ -81,8 +81,8 @@ def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
 
 
 def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """Return the variable whose allocation holds a result, perhaps seen in another shape; None if
-    no allocation does."""
+    """Return the variable whose allocation holds a result, perhaps in another shape; None if no
+    allocation does."""
     value = _renamed(value, bound)
     while isinstance(value, relax.Var) and is_op(bound.get(value), VIEW):
         value = _renamed(bound[value].args[0], bound)

@@ -18,8 +18,8 @@ copy, and the result's kernel writes its result to the copy's memory.
 results. After: `main_in_place` is `main` without the copies: it uses the inputs' own memory,
 writes the results of these pairs to that memory, and returns the other results in a tuple.
 
-A pair that does not meet the preconditions stays a plain result. If none does, the module stays as
-it is.
+If a pair does not meet the preconditions, its result stays a plain result. If no pair meets them,
+the module stays as it is.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def share_memory(module: IRModule, target: Target) -> IRModule:
 
 def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) -> list[Any]:
     """Return the results, with two exchanged where a result that replaces an input is a copy of
-    another result. The two are equal, and a kernel can write the other one over the input."""
+    another result. The two are equal, and a kernel can write the original over the input."""
     results = list(results)
     replacing = {result for result, _ in _wanted(main)}
     bound = bindings_of(main)
@@ -301,8 +301,9 @@ def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None
 
 
 def _without_overlap(loop: Any) -> Any:
-    """Return a loop over whole vectors and a loop over the rest, for a loop over vectors whose last
-    vector begins earlier so that it ends with the axis. Return any other loop as it is."""
+    """Replace a loop over vectors whose last vector overlaps the one before it, so that it ends
+    with the axis: return a loop over whole vectors and a loop over the rest. Return any other loop
+    as it is."""
     variable = loop.loop_var
     minima = [each for each in nodes_in(loop.body, tirx.Min) if variable in variables_of(each)]
     if not minima or not all(nests.same(each, minima[0]) for each in minima):

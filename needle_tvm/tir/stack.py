@@ -2,8 +2,9 @@
 
 Before: small buffers of scope "local" in the host's functions: the tiles of kernels.
 
-After: they lie on the stack, where LLVM keeps them in registers. TVM would take each buffer from a
-pool of the thread and give it back, once per tile, and write the tile's sums to memory for that.
+After: they lie on the stack, where LLVM keeps them in registers. Otherwise TVM would take each
+buffer from a pool of the thread and give it back, once per tile, and would therefore write the
+tile's sums to memory.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ branch-free formulas of needle's own kernels (src/cpu/isa/math.h), with the same
 (vector_constants.h) and the same error bounds in units in the last place. Infinities, NaN
 and subnormal numbers give correct results; other dtypes keep TVM's lowering.
 
-The formulas are not TVM expressions. Those can name a value used twice only by `Let`. TVM's code
-generator may reject a `Let` within the value of another `Let`; otherwise it visits the inner one
-once for each outer one.
+The formulas are not TVM expressions. A TVM expression can use a value twice only by naming it with
+`Let`. TVM's code generator may reject a `Let` within the value of another `Let`; otherwise it
+visits the inner one once for each outer one.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Before: sums and differences of tensors of the same shape. Several of their terms are branches with
 the same `x`, or with equal permutations of one tensor as `x`:
 - `conv2d(x, w)` in the layouts NHWC and HWIO, where the static weights depend on parameters of the
-  function alone, and strides, groups and channels are the same. The largest window covers the
-  others: dilations are equal, unless a window is a single pixel, and its pixels include theirs,
+  function alone, and strides, groups and channels are the same. The largest window includes the
+  pixels of all other windows, and all dilations are equal, except that of a single-pixel window,
 - `multiply(x, s)`, where `s` has one number for each channel, or one for all, and depends on
   parameters and constants alone. The convolutions then keep the shape of `x`.
 Nothing else reads a branch, or a sum before the last one.

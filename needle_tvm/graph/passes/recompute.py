@@ -7,8 +7,8 @@ Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
 - `y` is not a result, and has several readers, all kernels of the pattern "injective" or below.
 
 After: each reader has its own `y`, so that `FuseOps` fuses `y` into all of them. A clipped
-gradient, which the averages of an optimizer read, is then never written. Arrays are read as often
-as before, and one array less is written.
+gradient, which the averages of an optimizer read, is then never written. The number of reads stays
+the same, and one array less is written.
 """
 
 from __future__ import annotations
