@@ -128,9 +128,9 @@ def _padded(
 ) -> Callable[..., Any]:
     """Return a function (image, row, column, group, channel) -> element of `x`, zero outside it.
 
-    `reach` says how far images, rows, columns and channels are read. `x` itself is read if all of
-    these lie inside it and there is one group. A copy of several groups is laid out group by group:
-    pixels of a few channels among hundreds would map to the same sets of the cache.
+    `reach` says how far images, rows, columns and channels are read. If all of them lie inside `x`
+    and there is one group, `x` itself is read. A copy of several groups is laid out group by group,
+    because pixels of a few channels among hundreds would map to the same sets of the cache.
     """
     batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in channels.order)
     each = count if channels.depthwise else channels.inputs

@@ -6,11 +6,11 @@ the gradient `g` (B, Y, Z, N) with respect to the convolution's output.
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). Convolutions have fast kernels. An output pixel of this convolution is a tap of the
-original, so strides and dilation change places. Taps that meet only padding are zeros that are not
-computed, and an infinite gradient that meets only padding makes no NaN.
+original, so strides and dilation are exchanged. The results of taps that meet only padding are
+zeros and are not computed, and an infinite gradient that meets only padding makes no NaN.
 
-A sum over many pixels is computed in parts, as groups of the batch, which are then added: the error
-of adding n float32 products one after the other grows with n.
+A sum over many pixels is computed in parts, as groups of the batch, which are then added, because
+the error of adding n float32 products one after another grows with n.
 """
 
 from __future__ import annotations

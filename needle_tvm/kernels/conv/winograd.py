@@ -5,7 +5,7 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone, and `x` does not,
 - images, rows and columns may be symbolic; no extent is 0, both are float32 or both float64, and
   the input and output channels fill vectors,
-- the multiplications saved are worth the cost of the transforms and of larger weights
+- the saved multiplications outweigh the cost of the transforms and of larger weights
   (`tile_size`), and the transformed image is not very large. For a symbolic batch, the decision
   assumes the geometric mean of its bounds; for symbolic rows or columns, it assumes a large image,
   since small images take little time either way.
@@ -36,8 +36,8 @@ from needle_tvm.target.info import target_info
 
 _DTYPES = ("float32", "float64")
 
-# The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
-# again, often by another core. On Zen 4 it is 13 to 30, less for larger images.
+# The cost of a transformed number, in multiply-adds of a matmul: the number is computed, written,
+# and read again, often by another core. On Zen 4 the cost is 13 to 30, less for larger images.
 _TRANSFORM = 20
 
 # The cost of waiting for all cores twice more, between the transforms and the matmuls: 5 us.
@@ -80,7 +80,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 
 
 def transformed_bytes(m: int, output: tuple[int, int, int, int], channels: int, item: int) -> int:
-    """Return the bytes of the transformed image or of its products, whichever are more."""
+    """Return the bytes of the transformed image or of its products, whichever is larger."""
     batch, rows, columns, n = output
     tiles = Tiling(m, batch, (rows, columns), (0, 0)).tiles
     return tiles * _numbers(m) * max(channels, n) * item

@@ -11,8 +11,7 @@ nest by the number of rows:
     elif m <= 8, or m > 11 and tiles of 8 rows have fewer spare rows than those of 11: ...
     else: nest of tiles of 11 rows
 
-Each nest is the one that `dense` would write for a static number of rows that does not fill the
-last tile.
+`dense` would write the same nest for a static number of rows that does not fill the last tile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Matmuls of a few rows on a GPU, such as a dense layer for a small batch.
 
-dlight's tiles have 32 rows or more (it computes missing rows as zeros) and form a grid of a few
+dlight's tiles have 32 rows or more (missing rows are computed as zeros) and form a grid of a few
 blocks, so that most of the GPU is idle. Here a block of 256 threads has all rows of a few columns,
 and its threads share the reduction axis. 8 columns fill the smallest memory transaction, 32 bytes.
 The threads' sums are combined in shared memory once.
@@ -38,9 +38,9 @@ _BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are c
 class NarrowKnobs:
     """The choices that the rule leaves to a search; the defaults need no search.
 
-    `threads` is the number of a block's threads, `columns` the number of its columns (None: chosen
-    by the number of blocks), and `step` the number of neighbouring terms that a thread takes: four
-    are one vector of x.
+    `threads` is the number of a block's threads, and `columns` the number of its columns (None:
+    chosen by the number of blocks). `step` is the number of neighbouring terms that a thread takes;
+    four terms are one vector of x.
     """
 
     threads: int = 256
@@ -83,7 +83,7 @@ def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) ->
             return None
         _schedule(trial, found, knobs)
     except SCHEDULE_ERROR:
-        return None  # a result in another order or of another shape: other rules handle it
+        return None  # other rules handle a result in another order or of another shape
     return trial
 
 
@@ -157,8 +157,8 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     *rows, column = sch.get_loops(found.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
-    # The epilogue has as many threads as share the terms, since each thread axis of a kernel has
-    # one extent. The first threads have a row each.
+    # The epilogue has as many threads as the sum, since each thread axis of a kernel has one
+    # extent. The first threads have a row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")

@@ -42,7 +42,7 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 @dataclass(frozen=True)
 class Tile:
     """The rows and columns of a block of threads, the terms it takes at a time, and the number of
-    slices of these terms; each slice is summed by threads of its own."""
+    slices of these terms. Separate threads sum each slice."""
 
     rows: int
     columns: int
@@ -331,8 +331,8 @@ class _Writer:
         return values
 
     def _inside(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> Any:
-        """Return the condition that an index of the new axes is also one of the original axes; None
-        if all of them are."""
+        """Return the condition that an index of the new axes is also an index of the original axes;
+        None if it always is."""
         found = self._found
         real = {
             "batch": found.batches,

@@ -66,7 +66,7 @@ class _ReluRnn(_Rnn):
 
 
 def _tanh(x: Any) -> Any:
-    """Return a tanh that propagates NaN, as the op's own does."""
+    """Return a tanh that propagates NaN, as the op's tanh does."""
     return _te.tanh_or_nan(TE_NAMESPACE, x)
 
 
@@ -116,8 +116,8 @@ def is_layer(op: Scan) -> bool:
 
 
 def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a scan that is one of these layers once results that nothing reads are
-    left out; None in place of each result left out."""
+    """Return the results of a scan that is one of these layers except for results that nothing
+    reads. None stands for each result that is left out."""
     found = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
     given, sequence = list(operands), op.states
