@@ -23,8 +23,8 @@ from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
 from needle_tvm.check.campaign.recipes import BUILDERS
 
 _NAMES = sorted(REGISTRY)
-# Steps to draw; about two thirds of them are needed. Most of a program's time is LLVM's, which
-# grows with the program, so small programs find more in an hour.
+# Steps to draw; about two thirds of them are needed. LLVM takes most of a program's time, which
+# grows with the program, so small programs find more failures in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_WITH_DIMS = 10
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
@@ -128,8 +128,8 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
-    """Apply an op as one of its own samples does: with its attributes, on leaves of its shapes. Ops
-    with bodies are left out: bodies have no text, so only recipes draw them."""
+    """Apply an op as one of its own samples does, with the sample's attributes and leaves of its
+    shapes. Ops with bodies are left out: bodies have no text, so only recipes draw them."""
     if cls.has_bodies:
         return
     sample = d.rng.choice(list(cls.samples))

@@ -1,4 +1,4 @@
-"""Recipes of random `torch.nn` modules: each draws one thing, or nothing if it does not fit.
+"""Recipes of random `torch.nn` modules: each adds one part, or nothing if it does not fit.
 
 `torch.programs` calls `draw`. The recipes leave out operators that needle refuses by name: sparse
 tensors, complex results, quantised modules, unpooling, fractional pooling, erfc, cummax,
