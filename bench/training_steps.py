@@ -46,8 +46,8 @@ NOTES = (
 
 def make_parser() -> argparse.ArgumentParser:
     parser = harness.make_parser("bench.training_steps", __doc__)
-    # A contestant that fails is left out of the row. Contestants that compile start one after the
-    # other, so that their first calls can be compared.
+    # A contestant that fails is left out of the row. Contestants that compile start one after
+    # another, so that their first calls can be compared.
     parser.set_defaults(strict=False, alone=(OURS, COMPILE, JAX))
     add = parser.add_argument
     add(
@@ -160,7 +160,7 @@ def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_table(found: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """Return a row for each model, in MB, and our memory over PyTorch's."""
+    """Return a row for each model: memory in MB, and our memory over PyTorch's."""
     names = list(dict.fromkeys(name for each in found for name in each["bytes"]))
     rows = [["MB", *names, f"{OURS} / {TORCH}"]]
     for each in found:

@@ -3,7 +3,7 @@ frameworks. Each framework is called as its users call it.
 
 Besides times, the benchmark measures each model's kernels against the limits of this machine, and
 the cost of compiling, of a first result and of memory. Options measure something else instead:
---ablation, the worth of each pass and schedule rule; --tails, the slowest of many calls while other
+--ablation, the gain of each pass and schedule rule; --tails, the slowest of many calls while other
 processes keep the cores busy; --beside, eager and compiled in one process; --sizes, one artifact
 for all sizes.
 """
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the contests one after the other, print each when it ends, and write all of them."""
+    """Run the contests one after another, print each when it ends, and write all of them."""
     limits = None if options.times else kernels.measure_limits(options.threads)
     named = cases.chosen(options.models, options.batches, options.all)
     count = options.drawn
@@ -203,9 +203,9 @@ def run_case(
 
 
 def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:
-    """Return contestants: needle eager, needle compiled without a search and, if requested, with a
-    search, and the peers. Each is called as users call it; where possible, its code alone is a
-    contestant too."""
+    """Return the contestants: needle eager, needle compiled without a search and, if requested,
+    with a search, and the peers. Each is called as users call it; where possible, its code alone is
+    a contestant too."""
     threads = options.threads
     found = [subject.eager(threads), *subject.ways(cases.TUNED, threads)]
     search = {"trials": options.trials, "minutes": options.minutes}
@@ -216,7 +216,7 @@ def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant
 
 
 def run_section(section: Section, options: argparse.Namespace) -> int:
-    """Run the cases of a section one after the other; print and write its table."""
+    """Run the cases of a section one after another; print and write its table."""
     return harness.record(
         options,
         section.name,

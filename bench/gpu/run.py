@@ -19,7 +19,7 @@ from bench.gpu.host import CONTESTS, LAST, ROOT, UNPACKED, Host, Refusal, versio
 
 RESULTS = "results.json"  # name in the archive
 
-_LEAST_SECONDS = 15.0  # in less time the processes of a contest do not even start
+_LEAST_SECONDS = 15.0  # in less time, the processes of a contest cannot start
 
 
 def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadline: float) -> int:
