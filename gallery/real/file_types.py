@@ -1,7 +1,7 @@
 """The types of two dozen files, written or found by this script: the model of magika.
 
 The model reads the first and the last 1024 bytes of a file, without white space at both ends, and
-gives a probability for each of 214 types. Bytes are integers from 0; 256 means no byte.
+gives a probability for each of 214 types. Bytes are integers from 0 to 255; 256 means no byte.
 
 Source: Fratantonio et al., "Magika: AI-Powered Content-Type Detection", arXiv:2409.13768.
 """

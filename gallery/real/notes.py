@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from common import Real, options, package_file
 
 RATE, HOP, WINDOW, FRAMES = 22050, 256, 43844, 172
-OVERLAP = 15  # frames at either end of a window that another window covers better
+OVERLAP = 15  # frames at either end of a window, where the neighbouring window is more certain
 INPUT = "serving_default_input_2:0"
 LOWEST = 21  # the MIDI number of a piano's lowest note, A0 of 27.5 Hz
 # MIDI number, start and end in seconds: a melody over a few low notes and a chord.

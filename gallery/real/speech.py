@@ -1,8 +1,8 @@
 """Detect speech: the model of silero-vad, on synthetic speech, silence, noise and a tone.
 
-The model takes 512 samples at 16 kHz, preceded by the last 64 samples before them, and a state. It
-returns the next state and the probability of speech. Its file selects between two sampling rates by
-an `If`; with the rate fixed, the other branch is not compiled.
+The model takes 512 samples at 16 kHz, the 64 samples before them, and a state. It returns the next
+state and the probability of speech. Its file selects between two sampling rates with an `If`; with
+the rate fixed, the branch of the other rate is not compiled.
 
 Source: Silero Team, "Silero VAD", https://github.com/snakers4/silero-vad.
 """

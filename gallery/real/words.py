@@ -1,8 +1,8 @@
 """Twenty words drawn on a page, found and read: the three models of rapidocr (PP-OCRv4).
 
-The first model gives the probability of text at each pixel of a page. The second says whether a
-word stands upside down; some here do. The third gives, for each 8 pixels of a word's width, the
-probabilities of 6,623 characters, a space, and no character.
+The first model gives the probability of text at each pixel of a page. The second model says whether
+a word is upside down, as some words are here. The third model gives, for each 8 pixels of a word's
+width, the probabilities of 6,623 characters, a space, and no character.
 
 Source: Li et al., "PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System",
 arXiv:2206.03001; Graves et al., "Connectionist Temporal Classification", ICML 2006.
