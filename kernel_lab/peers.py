@@ -50,7 +50,7 @@ _TORCH = {
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
-_TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it may round
+_TENSOR_CORES = ("gemm", "gelu_matmul")  # cuBLAS uses tensor cores for these if it may round
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:

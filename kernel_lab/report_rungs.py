@@ -21,7 +21,7 @@ _DETAIL = 160  # steps of the picture that shows single accesses
 
 
 def reason(entry: RungResult) -> str:
-    """Return the reason for the rung, and whether it brought the expected gain."""
+    """Return the reason for the rung, and a sentence on its expected and measured gain."""
     # A docstring's lines end where the source's do; only its blank lines mean something.
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
@@ -77,8 +77,8 @@ def code(entry: RungResult, device: str, target: Any) -> str:
 
 
 def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
-    """Return pictures and statistics of the rung's accesses, or a line that says why there are
-    none."""
+    """Return pictures and statistics of the rung's accesses, or a line with the reason that there
+    are none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:

@@ -84,8 +84,8 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: how many times as fast as the rung it starts from; ! marks a factor more "
-            "than half outside the expected range",
+            "x previous: speed over that of the rung it starts from; ! marks a factor more than "
+            "half outside the expected range",
             highlight=False,
         )
     console.print(
@@ -102,7 +102,7 @@ def _factor(ratio: Spread | None) -> str:
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
     expected = ""
-    # The expected factor is over the rung that this one starts from, if that rung was timed too.
+    # The expected factor refers to the rung that this one starts from, if it was timed too.
     if entry.expected and (entry.speedup_previous or entry.seconds is None):
         low, high = entry.expected
         expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""

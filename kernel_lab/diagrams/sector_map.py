@@ -22,9 +22,9 @@ def sector_map(
 ) -> Any:
     """Return a figure with a row for each trace, by name: one load of a warp from each buffer.
 
-    A matrix is drawn row by row in boxes of one sector. Boxes that the load moves are pale, the
+    A matrix is drawn row by row in boxes of one sector. Boxes that the load moves are pale, and
     elements that its threads use are solid. Raises LabUsageError if a trace has no load of a
-    buffer, or the buffer is no matrix.
+    buffer, or the buffer is not a matrix.
     """
     loads = {name: [_load(trace, buffer) for buffer in buffers] for name, trace in traces.items()}
     shapes = [[_shape(one) for one in row] for row in loads.values()]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ladder = Ladder(attention.ATTENTION, "cpu")
 
-ROWS = 4  # queries of a band, and rows of a register tile: `eight_rows` says why not more
+ROWS = 4  # queries of a band, and rows of a register tile; `eight_rows` shows why 8 are too many
 VECTORS = 2  # across a register tile
 TILE = 8  # register tiles of keys between two rescalings of the online softmax
 LOWEST = -3.0e38  # below any score, but finite, so that the difference of two is not NaN
@@ -28,7 +28,7 @@ LOWEST = -3.0e38  # below any score, but finite, so that the difference of two i
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the stages one after the other on one thread: scores, softmax, weighted sums of values.
+    """Run the stages one after another on one thread: scores, softmax, weighted sums of values.
 
     Both products are chains of dependent additions; the second runs down the columns of V. The
     scores, M N of them for each head, are written and read back four times.
@@ -253,8 +253,8 @@ def define_online(case: Case) -> list[Any]:
     """Define attention in tiles of keys, each with its own maximum, sum and sums of values; the
     tiles are joined one by one.
 
-    The (top, total, sums) of two sets of keys are joined into those of their union: each side is
-    scaled by the exponential of its maximum minus the common maximum.
+    The (top, total, sums) of two sets of keys are joined into the (top, total, sums) of their
+    union: each side is scaled by the exponential of its maximum minus the common maximum.
     """
     from needle_tvm._tvm.names import te, tirx
 

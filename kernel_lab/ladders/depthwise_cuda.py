@@ -267,9 +267,9 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     registers.)
 
     Prediction: one launch instead of two is 2 at best. But 6 blocks on 108 multiprocessors take the
-    place of 24 and 48, and each does four channels one after the other.
+    place of 24 and 48, and each does four channels one after another.
 
-    Picture: The channels are left of the dotted line (the barrier), one after the other: nine taps
+    Picture: The channels are left of the dotted line (the barrier), one after another: nine taps
     each, and then one store to `deep_shared`. To the right of it, each output channel reads all
     channels and writes one image of `out`.
     """

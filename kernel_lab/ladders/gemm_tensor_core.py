@@ -234,7 +234,7 @@ def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
     The multiplication is now so short that the latency of global memory is most of a step.
 
     Prediction: an A100's multiprocessor needs 6,127 bytes in flight. Each of 8 blocks fetches 16
-    KiB for a strip, so enough were in flight most of the time; what is saved is the part of the
+    KiB for a strip, so enough were in flight most of the time. The gain is only the part of the
     latency that 8 blocks do not hide.
 
     Picture: At the left, two strips are fetched, each in four iterations. The products at the right
