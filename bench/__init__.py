@@ -12,7 +12,7 @@
   memory; `bench.training_curves` compares the losses of compiled steps and eager steps.
   `bench.zoo` loads, compiles and times architectures of torchvision, timm and transformers, and
   names the kernels that lose most time (`bench.cpu.kernels`).
-  `bench.shipping` measures what it takes to ship a model: environments, imports, first answers, and
+  `bench.shipping` measures the cost of shipping a model: environments, imports, first answers, and
   calls from Python and C++.
   `bench.tuning` gives our search and TVM's `tune_relax` equal minutes on ten models. One contest
   then times both results and our rules without a search.

@@ -146,7 +146,7 @@ def write(entry: Path, fill: Callable[[Path], None]) -> Path:
         if root() not in _unwritable:
             _unwritable.add(root())
             warnings.warn(
-                f"{root()}: the cache cannot be written, so models are compiled anew in each "
+                f"{root()}: the cache cannot be written, so models are compiled again in each "
                 f"process ({error.__cause__})",
                 CacheWarning,
                 stacklevel=2,

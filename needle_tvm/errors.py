@@ -62,7 +62,7 @@ class EagerWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """The cache cannot be written, so models are compiled anew in each process."""
+    """The cache cannot be written, so models are compiled again in each process."""
 
 
 class TranslationError(UsageError):

@@ -1,4 +1,4 @@
-"""The installed compiler: whether it is the one that needle requires, and what identifies it. This
+"""The installed compiler: the check that needle requires this version, and its identity. This
 module imports neither TVM nor needle."""
 
 from __future__ import annotations

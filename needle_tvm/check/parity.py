@@ -49,7 +49,7 @@ def ladder(
 ) -> list[Parity]:
     """Return the parity of each stage in `executables`, in their order, for a `model` and `inputs`.
 
-    The eager model takes the place of a stage that is None. `dims` must be those that the
+    The eager model takes the place of a stage that is None. `dims` must be the dims that the
     executables were compiled with.
 
     The tolerance grows along the graph with every rounding. Each op adds `needle.testing`'s bound

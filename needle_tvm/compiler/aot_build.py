@@ -133,8 +133,8 @@ class Code:
         return self._calls.run_with(self._weights(args) if self._held else (), inputs)
 
     def run_in_place(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any] | None:
-        """Return the results, with None for those written over inputs. Returns None and writes
-        nothing if the code cannot run in place."""
+        """Return the results, with None for each result written over an input. Returns None and
+        writes nothing if the code cannot run in place."""
         return self._calls.run_in_place(inputs, self._weights(args) if self._held else ())
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:

@@ -191,7 +191,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
     try:
         found = _open(folder, asked.spec)
     except ArtifactError as error:
-        warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
+        warnings.warn(f"cached artifact is compiled again: {error}", stacklevel=3)
         return None
     artifact, program = found
     known = artifact.checked or program is None

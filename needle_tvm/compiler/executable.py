@@ -44,9 +44,9 @@ class Executable:
     The code follows the weights of the model it was compiled from: a call uses their values as
     last written by an optimizer, `load_state_dict` or any other write through needle. Calls under
     way finish with the weights they began with. Writes by other libraries to shared memory (DLPack)
-    are not seen. The weights of a PyTorch model or of a loaded model stay fixed; so do those of any
-    executable after `set_params`. The model's state (the tensors that its calls write) is read from
-    the model's tensors and written to them.
+    are not seen. The weights of a PyTorch model, of a loaded model, and of any executable after
+    `set_params` stay fixed. The model's state (the tensors that its calls write) is read from the
+    model's tensors and written to them.
 
     An executable for another machine has an `artifact`, which can be inspected and exported, but no
     program.

@@ -60,7 +60,7 @@ def jit(
     - the shape, dtype, device and `requires_grad` of each tensor among the arguments, and the
       structure of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become
       Tensors without a gradient;
-    - numbers, strings and None among the arguments: *each value is compiled anew*. Pass values that
+    - numbers, strings and None among the arguments: *each new value is compiled*. Pass values that
       change from call to call as arrays (`np.array(0.1, "float32")`); arrays are inputs;
     - the arguments named in `static`, which must be hashable. Values that equal only themselves,
       such as functions, are watched like the values below; all others must not change;
@@ -77,7 +77,7 @@ def jit(
 
     A whole training step can be compiled as it is usually written: `loss.backward()`, clipping,
     `optimizer.step()`, a schedule's `step()` and an EMA's `update()`, statistics of batch norm,
-    dropout and other random numbers. The random numbers are those of eager code after the same
+    dropout and other random numbers. The random numbers equal those of eager code after the same
     `needle.manual_seed`. The function's writes (to Parameters, buffers, the state of optimizers and
     averages) go to the arrays that eager code sees. Schedules and learning rates stay in Python:
     each call steps and reads them. Writes to arguments, tensors assigned to new attributes, and

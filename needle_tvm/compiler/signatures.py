@@ -128,7 +128,7 @@ class Signature:
         return tuple(parts)
 
     def named(self, args: Args, kwargs: Kwargs) -> list[tuple[str, Any]]:
-        """Return the arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
+        """Return a call's arguments with their names, such as xs_0, xs_1, ... for *xs."""
         count = len(self._positional)
         rest = [f"{self._rest}_{number}" for number in range(len(args) - count)]
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]

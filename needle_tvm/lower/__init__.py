@@ -11,8 +11,8 @@
   this merging, for `python -m needle_runtime profile`.
 - `caller_memory` adds `main_into`, which writes results to memory that the caller provides.
 - `in_place` adds `main_in_place`, which writes the new values of a state over the old ones. A call
-  that changes one row of a cache then does not copy the cache. The first check compares its results
-  with those of `main`.
+  that changes one row of a cache then does not copy the cache. The first check compares the results
+  of `main_in_place` and `main`.
 - `any_address` lets code for a CPU take inputs at any multiple of their element's size, so that
   calls need not copy them.
 - `cuda_graph` marks models that `runtime.replay` may capture as one CUDA graph.

@@ -26,8 +26,8 @@ class Body:
     made: set[Any] = field(default_factory=set)  # keys that kernels write
 
     def constants(self, known: Collection[Any], ends: Iterable[Any]) -> list[Any]:
-        """Return the keys that kernels read and the keys in `ends`, without those that kernels
-        write and those in `known`."""
+        """Return the keys that kernels read and the keys in `ends`, except keys that kernels write
+        and keys in `known`."""
         used = dict.fromkeys([*self.operands, *ends])
         return [key for key in used if key not in known and key not in self.made]
 

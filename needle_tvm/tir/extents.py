@@ -173,8 +173,8 @@ def analyzer_of(bounds: Bounds) -> Any:
 
 
 def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
-    """Return the least and greatest value of an expression; the latter is None if a variable in the
-    expression has no upper bound."""
+    """Return the least and greatest value of an expression. The greatest is None if a variable in
+    the expression has no upper bound."""
     if isinstance(expr, int | tirx.IntImm):
         return int(expr), int(expr)
     found = analyzer_of(bounds).const_int_bound(expr)

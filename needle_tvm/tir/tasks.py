@@ -61,8 +61,8 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
 
 
 def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
-    """Return a module whose functions no longer call the functions that `shared` entered into it:
-    they call those that `add` enters into another module."""
+    """Return a module whose functions call functions that `add` enters into another module, in
+    place of the functions that `shared` entered into this module."""
     own = {
         variable: function
         for variable, function in module.functions_items()

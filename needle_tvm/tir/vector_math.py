@@ -149,7 +149,7 @@ _FMOD = "tirx.needle_fmod"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD, "fmod": _FMOD}
 _TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # others: float32
 _OF_TWO = ("pow", "fmod", "fmod_float64")
-# The formulas of float64 that serve vectors only, and those that also serve single elements.
+# The formulas of float64 for vectors only, and the formulas for vectors and single elements.
 _VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}
 _FLOAT64 = {"fmod": "fmod_float64"}
 _ATTRIBUTE = "llvm.FLowerIntrinsic"

@@ -72,7 +72,7 @@ class Plan:
 
 
 class Results:
-    """The results in a file; only those of the current sources count. `path` None means no file.
+    """The results in a file; only results of the current sources count. `path` None means no file.
 
     A run may have been killed while writing, so lines that are not results are skipped.
     """

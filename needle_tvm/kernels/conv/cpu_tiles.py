@@ -33,7 +33,7 @@ _CACHE = 128 << 10
 _COPY = 4  # cost of copying an element, in multiply-adds, if it stays in that cache
 _FAR = 3  # factor on that cost if it does not
 
-# If the weights exceed what a core's cache keeps from one strip to the next, they are fetched again
+# If a core's cache cannot keep the weights from one strip to the next, they are fetched again
 # for each strip, at this cost per element, in multiply-adds.
 _KEPT = 512 << 10
 _FETCH = 8

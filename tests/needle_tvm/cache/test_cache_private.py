@@ -241,7 +241,7 @@ def test_compile_does_not_load_what_others_can_write(name):
     first = needle_tvm.compile(model, x, stage="fused")
     assert_private(cache.root())
     places(first.path)[name].chmod(0o777)
-    with pytest.warns(UserWarning, match=r"compiled anew: .* can be written by others .mode 777."):
+    with pytest.warns(UserWarning, match=r"compiled again: .* can be written by others .mode 777."):
         again = needle_tvm.compile(model, x, stage="fused")
     assert not again.from_cache and again.path == first.path
     assert_private(cache.root())
@@ -278,7 +278,7 @@ def test_planted_code_is_not_run():
         os.chown(place, STRANGER, STRANGER)
     code, from_cache, _, said = compiled()
     assert (code, from_cache) == (0, "False")
-    assert "cached artifact is compiled anew" in said
+    assert "cached artifact is compiled again" in said
     code, from_cache, _, said = compiled()
     assert (code, from_cache, said) == (0, "True", "")
 

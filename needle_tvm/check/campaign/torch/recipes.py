@@ -63,7 +63,7 @@ def image(d: Drawer, dims: int) -> Made:
         return value.dtype == d.dtype and len(value.shape) in ranks and 0 not in value.shape
 
     if d.values and fits(d.values[-1]) and d.rng.random() < 0.4:
-        return d.values[-1]  # layers one after the other
+        return d.values[-1]  # so that layers follow one another
     found = d.pick(fits)
     if found is not None and d.rng.random() < 0.8:
         return found
