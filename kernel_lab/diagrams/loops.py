@@ -1,4 +1,4 @@
-"""The loops of a run over its space-time diagram: spans for all turns, and the tiles of one turn."""
+"""The loops of a run over its space-time diagram: spans for all turns, the tiles of one turn."""
 
 from __future__ import annotations
 
