@@ -90,7 +90,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     threads = request.threads or available_cores()
     compiled = compile_stages(subject, request, report)
     report(0, 1, "checking parity")
-    found = check_parity(subject, compiled)
+    checked = check_parity(subject, compiled)
     result: dict[str, Any] = {
         "needle": ndl.__version__,
         "date": host.now(),
@@ -110,7 +110,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
                 "from_cache": stage.from_cache,
                 "artifact": str(stage.executable.path),
                 "tuning": stage.executable.manifest.get("tuning"),
-                "parity": found[name],
+                "parity": checked[name],
             }
             for name, stage in compiled.items()
         },
@@ -122,14 +122,14 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         report(0, 1, "classifying the digits test set")
         result["digits"] = digits_accuracy(subject, compiled)
     result["ok"] = (
-        all(entry["ok"] for entry in found.values())
+        all(entry["ok"] for entry in checked.values())
         and result.get("digits", {"identical": True})["identical"]
     )
     if request.peers:
         result["peers_missing"] = peers.missing(PEERS, subject.kind)
     if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
-            name: found[name]["tolerance"]
+            name: checked[name]["tolerance"]
             for name, stage in compiled.items()
             if is_narrow(stage.executable)
         }

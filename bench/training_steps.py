@@ -109,14 +109,14 @@ def contestants(name: str, options: argparse.Namespace, folder: Path) -> list[Co
 
     # Each contest has its own caches, so that a first call compiles.
     caches = {key: str(folder / key) for key in ("NEEDLE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-    found = [entry(contests.EAGER, "needle", {}, compiled=False)]
-    found.append(entry(OURS, "needle", caches, compiled=True))
+    entries = [entry(contests.EAGER, "needle", {}, compiled=False)]
+    entries.append(entry(OURS, "needle", caches, compiled=True))
     if importlib.util.find_spec("torch"):
-        found.append(entry(TORCH, "pytorch", {}, threads=threads, compiled=False))
-        found.append(entry(COMPILE, "pytorch", caches, threads=threads, compiled=True))
+        entries.append(entry(TORCH, "pytorch", {}, threads=threads, compiled=False))
+        entries.append(entry(COMPILE, "pytorch", caches, threads=threads, compiled=True))
     if importlib.util.find_spec("jax"):
-        found.append(entry(JAX, "jax", apps.peers.PEERS["jax"].environment(threads)))
-    return [each for each in found if each.name in options.contestants]
+        entries.append(entry(JAX, "jax", apps.peers.PEERS["jax"].environment(threads)))
+    return [each for each in entries if each.name in options.contestants]
 
 
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:

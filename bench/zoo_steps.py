@@ -187,19 +187,19 @@ def gradients(subject: Subject) -> Found:
     import needle.torch
 
     wanted = _of_pytorch(subject.module, subject.tensors)
-    found = _far(_of_needle(subject.loaded, subject.arrays), wanted)
-    if found["error"] <= MOST["gradients"]:
-        return found
+    distance = _far(_of_needle(subject.loaded, subject.arrays), wanted)
+    if distance["error"] <= MOST["gradients"]:
+        return distance
     wide = [each.double() if each.is_floating_point() else each for each in subject.tensors]
     try:
         exact = _of_pytorch(subject.module.double(), wide)
         if _far(wanted, exact)["error"] <= MOST["gradients"]:
-            return found
+            return distance
         loaded = needle.torch.load(subject.module, *wide)
     finally:
         subject.module.to(torch.float32)
-    found = _far(_of_needle(loaded, [each.numpy() for each in wide]), exact)
-    return {**found, "in": "float64"}
+    distance = _far(_of_needle(loaded, [each.numpy() for each in wide]), exact)
+    return {**distance, "in": "float64"}
 
 
 def _factors(shapes: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

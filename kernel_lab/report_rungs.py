@@ -120,21 +120,21 @@ def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
 
 def _verdict(scaled: ScaledTrace) -> str:
     differs = f"differs from NumPy's in float64 by {scaled.error:.0e} of the largest value"
-    said = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
+    lines = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
     trace = scaled.trace
     if trace.device == "gpu":
-        found = gpu.findings(trace)
-        said += found or [
+        findings = gpu.findings(trace)
+        lines += findings or [
             "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
         ]
-        return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in said) + "</ul>"
+        return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
     for name, size in statistics.model_caches(trace).items():
         model = statistics.cache(trace, size)
-        said.append(
+        lines.append(
             f"An LRU cache of {size:,} bytes ({name}) would hit {model.hit_rate:.1%} of the line"
             f" accesses and move {model.bytes_moved:,} bytes."
         )
-    return f"<p>{html.escape(' '.join(said))}</p>"
+    return f"<p>{html.escape(' '.join(lines))}</p>"
 
 
 def _counts(scaled: ScaledTrace) -> str:

@@ -176,11 +176,11 @@ def _searches(
 
     trials, seed = request.trials, request.seed
     start = ladder[ladder.tuned_from]
-    found = []
+    searches = []
     best = f"The best of {counted(trials, 'trial')} of meta_schedule over"
     space = ladder.space
     if space is not None:
-        found.append(
+        searches.append(
             _found(
                 OWN_SEARCH,
                 f"The fastest of {counted(trials, 'choice')} of our own knobs, drawn at random",
@@ -190,7 +190,7 @@ def _searches(
         )
     function = te.create_prim_func(start.define(case)).with_attr("global_symbol", "main")
     plain = IRModule({"main": function})
-    found.append(
+    searches.append(
         _found(
             META_SCHEDULE,
             f"{best} the definition of {start.name}",
@@ -198,7 +198,7 @@ def _searches(
             lambda: search.meta_schedule(plain, case.processor.cores, trials, say, seed),
         )
     )
-    return found
+    return searches
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:

@@ -162,18 +162,20 @@ def run(options: argparse.Namespace) -> int:
 
     def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
         known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
-        found = [("against the fastest peer of each case", tables.summary(known))] if known else []
+        sections = (
+            [("against the fastest peer of each case", tables.summary(known))] if known else []
+        )
         if unseen:
-            found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
-        found += [
+            sections += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
+        sections += [
             ("time that a call takes in addition to its code, µs", tables.added(report["cases"]))
         ]
         if limits is not None:
             line = kernels.limits_line(report["limits"])
             fresh = "in a fresh process: compile without a search, first result, peak memory"
-            found += [(f"the slowest kernels; {line}", kernels.table(known))]
-            found += [(fresh, costs.table(known))]
-        return found
+            sections += [(f"the slowest kernels; {line}", kernels.table(known))]
+            sections += [(fresh, costs.table(known))]
+        return sections
 
     facts = {"notes": list(contests.NOTES), "seed": options.seed}
     facts |= {"limits": limits.to_json()} if limits is not None else {}
@@ -190,16 +192,16 @@ def run_case(
     with scratch_folder("needle-bench-") as folder:
         subject = case.subject(folder)
         entries = entries_of(subject, options)
-        found = contests.run_decided(case.name, entries, options, exact=subject.exact())
-        found |= {"model": case.model, "batch": case.batch}
+        result = contests.run_decided(case.name, entries, options, exact=subject.exact())
+        result |= {"model": case.model, "batch": case.batch}
         if limits is not None:
             graph = trace(subject.model, *subject.tensors)
             code = next(entry for entry in entries if entry.name == cases.TUNED + CODE)
-            found["profile"] = kernels.measure(graph, code.kwargs, options.threads, limits)
+            result["profile"] = kernels.measure(graph, code.kwargs, options.threads, limits)
             names = {apps.peers.PEERS[key].name for key in COSTS} | {cases.TUNED + RUNTIME}
             few = [entry for entry in entries if entry.name in names]
-            found["costs"] = costs.measure(subject, few, options.threads)
-    return found
+            result["costs"] = costs.measure(subject, few, options.threads)
+    return result
 
 
 def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:

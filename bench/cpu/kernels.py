@@ -42,22 +42,22 @@ def measure(
 
     module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
     functions = prim_funcs(module)
-    found = _ask("profile_artifact", artifact, threads)
+    profiled = _ask("profile_artifact", artifact, threads)
     rows = []
-    for row in corrected(found):
+    for row in corrected(profiled):
         entry = {**row, "operations": None, "roofline": None, "beyond": row["seconds"]}
         count = _operations(functions.get(row["name"]))
         if count is not None:
-            each = roofline.floor(limits, count, row["bytes"] / row["calls"])
-            by_work = count / limits.gigaflops / 1e9 >= each * 0.999
-            least = row["calls"] * each
+            per_call = roofline.floor(limits, count, row["bytes"] / row["calls"])
+            by_work = count / limits.gigaflops / 1e9 >= per_call * 0.999
+            least = row["calls"] * per_call
             entry |= {"operations": count * row["calls"]}
             entry |= {"bound": "arithmetic" if by_work else "traffic"}
             entry |= {"beyond": max(0.0, row["seconds"] - least)}
             entry["roofline"] = least / row["seconds"] if row["seconds"] else None
         rows.append(entry)
-    reached = sum(row["seconds"] - row["beyond"] for row in rows) / found["plain_seconds"]
-    return {"seconds": found["plain_seconds"], "roofline": reached, "kernels": rows}
+    reached = sum(row["seconds"] - row["beyond"] for row in rows) / profiled["plain_seconds"]
+    return {"seconds": profiled["plain_seconds"], "roofline": reached, "kernels": rows}
 
 
 def _operations(function: Any) -> int | None:

@@ -68,7 +68,7 @@ def frame(seconds: float) -> int:
 
 
 def main() -> None:
-    given = options()
+    arguments = options()
     path = package_file("basic_pitch", "saved_models", "icassp_2022", "nmp.onnx")
     sound = play(SCORE)
     cut = windows(sound)
@@ -103,8 +103,8 @@ def main() -> None:
         place = (start, number - 0.5)
         axes.add_patch(Rectangle(place, end - start, 1, fill=False, ec="C3", lw=1.2))
     axes.set(xlim=(0, 4.7), ylim=(45, 78), xlabel="seconds", ylabel="MIDI number")
-    figure.savefig(given.out / "notes.png")
-    model.report(given.out, not given.no_times, answer, not missed and max(off) < 1)
+    figure.savefig(arguments.out / "notes.png")
+    model.report(arguments.out, not arguments.no_times, answer, not missed and max(off) < 1)
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def mels(sound: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    given = options()
-    path = given.out / "speakers.onnx"
+    arguments = options()
+    path = arguments.out / "speakers.onnx"
     export(path)
     random = np.random.default_rng(0)
     voices = {"low": (110, 1.0), "high": (215, 0.85)}
@@ -99,8 +99,8 @@ def main() -> None:
     figure.colorbar(axes.imshow(near, vmin=0, vmax=1), label="likeness")
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(names)), names)
-    figure.savefig(given.out / "speakers.png")
-    model.report(given.out, not given.no_times, answer, least > most)
+    figure.savefig(arguments.out / "speakers.png")
+    model.report(arguments.out, not arguments.no_times, answer, least > most)
 
 
 if __name__ == "__main__":

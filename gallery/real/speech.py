@@ -33,7 +33,7 @@ def listen(model: Real, sound: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    given = options()
+    arguments = options()
     random = np.random.default_rng(0)
     seconds = np.arange(RATE) / RATE
     parts = {
@@ -67,8 +67,8 @@ def main() -> None:
         axes.text(start + 0.05, 1.06, name)
     axes.set(xlabel="seconds", ylim=(-1.1, 1.25))
     axes.legend(loc="lower right")
-    figure.savefig(given.out / "speech.png")
-    model.report(given.out, not given.no_times, answer, right)
+    figure.savefig(arguments.out / "speech.png")
+    model.report(arguments.out, not arguments.no_times, answer, right)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
     runs = np.stack([first, length], 1)
     bounds = np.append((np.cumsum(new_run) - 1)[new_step], len(starts))
     total = len(bounds) - 1
-    taken = min(total, STEPS, int(np.searchsorted(bounds[:-1], RUNS)))
+    shown_steps = min(total, STEPS, int(np.searchsorted(bounds[:-1], RUNS)))
     accesses = np.bincount(np.cumsum(new_step) - 1).tolist()
     sites = shown.site[new_step].tolist()
     used = np.unique(shown.buffer).tolist()
@@ -62,20 +62,20 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
         "loops": [[loop.name, loop.extent] for loop in trace.loops],
         "steps": [
             [sites[n], accesses[n], *runs[bounds[n] : bounds[n + 1]].ravel().tolist()]
-            for n in range(taken)
+            for n in range(shown_steps)
         ],
-        "values": [values[n, around[sites[n]]].tolist() for n in range(taken)],
+        "values": [values[n, around[sites[n]]].tolist() for n in range(shown_steps)],
         "misses": [],
         "cache": 0,
         "line": LINE,
         "store": STORE,
     }
     if cache is not None:
-        found = cache_misses(trace, cache)
-        step = np.searchsorted(shown.time[new_step], found.time)
-        rows = np.stack([step, found.line, found.thrown], 1)
-        data |= {"cache": cache // LINE, "misses": rows[step < taken].tolist()}
-    return data, total - taken
+        misses = cache_misses(trace, cache)
+        step = np.searchsorted(shown.time[new_step], misses.time)
+        rows = np.stack([step, misses.line, misses.thrown], 1)
+        data |= {"cache": cache // LINE, "misses": rows[step < shown_steps].tolist()}
+    return data, total - shown_steps
 
 
 def _loops_around(trace: Trace) -> list[list[int]]:

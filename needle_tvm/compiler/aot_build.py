@@ -139,13 +139,13 @@ class Code:
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Return the weights from the arguments in the code's form, packed again if changed."""
-        given = [args[number] for _, number in self._held]
+        tensors = [args[number] for _, number in self._held]
         last = self._last
         try:
-            versions = [each._version for each in given]
+            versions = [each._version for each in tensors]
         except RuntimeError:  # made in inference mode
-            return self._pack(given)
-        addresses = tuple([each.data_ptr() for each in given])
+            return self._pack(tensors)
+        addresses = tuple([each.data_ptr() for each in tensors])
         if last is not None and last.versions == versions and last.addresses == addresses:
             return last.tensors
         packed = self._packed.get(addresses)
@@ -153,7 +153,7 @@ class Code:
             for key, each in list(self._packed.items()):
                 if key == addresses or not each.is_alive():
                     self._packed.pop(key, None)
-            packed = _Packed(given, versions, addresses, self._pack(given))
+            packed = _Packed(tensors, versions, addresses, self._pack(tensors))
             self._packed[addresses] = packed
         self._last = packed
         return packed.tensors

@@ -69,19 +69,19 @@ class Compiled:
     def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
         """Return the graph for these sizes, compiled and checked on a first call's arguments."""
         with self._lock:  # a thread that waited here finds the code that another thread compiled
-            found = self._bound.get(key)
-            if found is not None:
-                return found
+            bound = self._bound.get(key)
+            if bound is not None:
+                return bound
             try:
-                found = self._made(key, args)
+                bound = self._made(key, args)
             except LeftToPyTorchError:
                 raise
             except Exception as error:  # TVM and PyTorch raise many types
                 raise LeftToPyTorchError(reason_of(error)) from error
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()
-            self._bound[key] = found
-            return found
+            self._bound[key] = bound
+            return bound
 
     def _made(self, key: tuple[int, ...], args: list[Any]) -> Bound:
         import torch
@@ -167,12 +167,12 @@ class Bound:
     def __call__(self, args: list[Any]) -> list[Any]:
         import torch
 
-        given = [*args, *self._drawn(args)] if self._draws else args
+        tensors = [*args, *self._drawn(args)] if self._draws else args
         results: list[Any] = []
         is_over = False
         if self._code is not None:
             try:
-                inputs = [take(given) for take in self._takes]
+                inputs = [take(tensors) for take in self._takes]
                 results, is_over = self._run(args, inputs)
             except Exception as error:  # such as an index out of range: PyTorch reports it
                 raise LeftToPyTorchError("", always=False) from error
@@ -181,10 +181,10 @@ class Bound:
                     results[number] = results[number].clone()
             for number in self._complex:
                 results[number] = torch.view_as_complex(results[number])
-        outputs = [make(given, results) for make in self._outputs]
+        outputs = [make(tensors, results) for make in self._outputs]
         if self._writes:
             values = [
-                (args[number], make(given, results).clone() if copied else make(given, results))
+                (args[number], make(tensors, results).clone() if copied else make(tensors, results))
                 for number, make, copied, can_be_over in self._writes
                 if not (is_over and can_be_over)
             ]

@@ -147,19 +147,19 @@ def compile_source(source: Source, asked: Request) -> Executable:
     )
     folder = cache.entry(key)
     with turn_of(folder):  # a thread that waited here finds the code that another thread compiled
-        found = None if asked.recompile else _cached(folder, asked)
-        from_cache = found is not None
-        if found is not None:
-            if lowered is not None and asked.check and found[1] is not None:
-                _compare(source, found[1], asked)
+        opened = None if asked.recompile else _cached(folder, asked)
+        from_cache = opened is not None
+        if opened is not None:
+            if lowered is not None and asked.check and opened[1] is not None:
+                _compare(source, opened[1], asked)
         else:
             with terminal.progress(quiet=not asked.shows_search) as show:
                 if asked.shows_search:
                     asked = replace(asked, progress=lambda text: show(0, 1, text))
                 asked.say(f"{asked.stage}: compiling")
                 folder = _build(source, lowered, asked, folder, key)
-            found = _open(folder, asked.spec)
-    return Executable(*found, from_cache=from_cache, source=source)
+            opened = _open(folder, asked.spec)
+    return Executable(*opened, from_cache=from_cache, source=source)
 
 
 def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:

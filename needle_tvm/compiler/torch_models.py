@@ -141,15 +141,15 @@ def loaded_source(found: Loaded, asked: Request) -> Source:
     return _source(found, replace(asked, check=False))[0]
 
 
-def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
+def _source(loaded: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     """Return the `Source` of a loaded model. When code is generated, the source's reference is
     compared with PyTorch first; code from the cache was compared when it was generated."""
     from needle.torch.shared_state import SharedState
 
-    graph = traced(found)
+    graph = traced(loaded)
     source = source_of(graph, asked.variant)
-    module = found.module
-    parts = described(module, graph, found.flat.model.state_dict())
+    module = loaded.module
+    parts = described(module, graph, loaded.flat.model.state_dict())
     # If a converter is wrong, two different programs may have the same graph. They must not share
     # code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
@@ -159,8 +159,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         weights=FixedWeights(source.weights.values()),
     )
     if module.written:
-        source = replace(source, state=SharedState(found.flat.model, module.written))
-    oracle = _Oracle(found, source)
+        source = replace(source, state=SharedState(loaded.flat.model, module.written))
+    oracle = _Oracle(loaded, source)
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
         if asked.check:

@@ -240,22 +240,22 @@ def _amplitudes(
     uneven = [_map(_uneven, operand) for operand in exact]
     off_uneven = _off(node, uneven, _twin(node, [_map(widened, operand) for operand in uneven]))
     length = op.reduction_length(*[source.spec for source in node.input_nodes])
-    found = []
+    amplitudes = []
     for part_off, want, spec in zip(map(max, off, off_uneven), wide, node.specs, strict=True):
         want = widened(want)
         if not is_floating(spec.dtype):
-            found.append((0.0, 0.0))
+            amplitudes.append((0.0, 0.0))
             continue
         finite = np.isfinite(want)
         if part_off == 0.0 and not _rounds(want[finite]):
-            found.append((0.0, 0.0))
+            amplitudes.append((0.0, 0.0))
         else:
             if isinstance(op, PRODUCTS) and precision != FLOAT32:
                 rounding = operand_tolerance(precision, length, want.size)
                 part_off += largest_magnitude(want) * rounding / _ROUNDING
             eps = float(finfo(compute_dtype(spec.dtype)).eps) / float(np.finfo("float32").eps)
-            found.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
-    return tuple(found)
+            amplitudes.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
+    return tuple(amplitudes)
 
 
 def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float]:

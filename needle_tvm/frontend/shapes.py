@@ -91,17 +91,17 @@ class Shapes:
         Floats change by up to half and keep their signs, zeros and infinities."""
         rng = np.random.default_rng(0)
         number = {dim: sizes[dim.name] for dim in self.dims}
-        found: list[Array] = []
+        arrays: list[Array] = []
         for (name, shape), array in zip(self.inputs, example, strict=True):
             for axis, extent in enumerate(shape):
                 if isinstance(extent, int):
                     continue
                 size = size_of(extent, number)
                 array = array.take(rng.integers(0, array.shape[axis], size), axis)
-            if array is not example[len(found)] and array.dtype.kind == "f":
+            if array is not example[len(arrays)] and array.dtype.kind == "f":
                 array = (array * rng.uniform(0.5, 1.5, array.shape)).astype(array.dtype)
             if name in self._ranges:
                 low, high = (size_of(end, number) for end in self._ranges[name])
                 array = array.clip(low, high).astype(array.dtype)
-            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
-        return found
+            arrays.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
+        return arrays

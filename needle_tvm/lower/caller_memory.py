@@ -31,7 +31,7 @@ def add_into(module: IRModule) -> IRModule:
         return module
     outputs = [relax.Var(f"out{n}", each.ty) for n, each in enumerate(results)]
     builder = relax.BlockBuilder()
-    given = {
+    replacements = {
         variable: output
         if variable.ty.shape.same_as(output.ty.shape)
         else builder.normalize(relax.op.reshape(output, variable.ty.shape))
@@ -40,7 +40,9 @@ def add_into(module: IRModule) -> IRModule:
     blocks = [
         relax.BindingBlock(
             [
-                relax.VarBinding(each.var, given[each.var]) if each.var in given else each
+                relax.VarBinding(each.var, replacements[each.var])
+                if each.var in replacements
+                else each
                 for each in block.bindings
             ]
         )

@@ -32,14 +32,14 @@ def on_the_stack(module: IRModule) -> IRModule:
 
 
 def _marked(function: PrimFunc) -> Any:
-    found = [
+    allocations = [
         each
         for each in nodes_in(function.body, tirx.AllocBuffer)
         if each.buffer.scope() == "local" and size_of(each.buffer) <= LARGEST
     ]
     chosen: list[Any] = []
     total = 0.0
-    for each in found:
+    for each in allocations:
         total += size_of(each.buffer)
         if total > MOST:
             break

@@ -103,16 +103,16 @@ class Search:
     # Prepare: the reference results of each task, and the time of our own rule.
 
     def _prepare(self) -> Iterator[dict[str, Any]]:
-        for name, given in self.setup["tasks"].items():
-            plain = tvm.ir.load_json(given["plain"])
-            task = Task(name, given["calls"], plain, given["rule"])
+        for name, task_setup in self.setup["tasks"].items():
+            plain = tvm.ir.load_json(task_setup["plain"])
+            task = Task(name, task_setup["calls"], plain, task_setup["rule"])
             for trial in self.store.of(self.database.names(plain)).values():
                 if trial.session == self.session:
                     task.trials += 1
                     task.rejected.update(filter(None, [trial.rejected.partition(":")[0]]))
             self.tasks[name] = task
         tasks = list(self.tasks.values())
-        texts = [given["written"] for given in self.setup["tasks"].values()]
+        texts = [task_setup["written"] for task_setup in self.setup["tasks"].values()]
         for number, gate, outcome in self.bench.prepare(texts, self.setup["seed"]):
             task = tasks[number]
             if outcome.kind == OK:
@@ -263,27 +263,27 @@ class Search:
         """Store one trial durably and return the result for its source."""
         now = time.monotonic()
         spent, self._mark = now - self._mark, now
-        taken = seconds(outcome)
+        duration = seconds(outcome)
         record = ms.database.TuningRecord(
             candidate.sch.trace,
             ms.database.Workload(task.plain),
-            outcome.value["run_secs"] if taken is not None else None,
+            outcome.value["run_secs"] if duration is not None else None,
             self.target,
             candidate.args_info,
         )
         self.database.commit(
             record,
-            rejected="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
+            rejected="" if duration is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
             spent=spent,
         )
         # Another process may spend from the same budget.
         self.spent_trials, self.spent_seconds = self.store.spent(self.session)
         task.trials += 1
-        if taken is None:
+        if duration is None:
             task.rejected[outcome.kind] += 1
-        task.saw(taken)
-        return runner_result(taken)
+        task.saw(duration)
+        return runner_result(duration)
 
     # Choose.
 

@@ -51,24 +51,24 @@ def draw_with_dims(seed: int) -> Program:
 
 def _drawn(d: Drawer) -> Program:
     rng = d.rng
-    wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
+    length = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
     if d.gradient:  # gradients add about twice as many ops
-        wanted = max(_LENGTHS[0], wanted // 2)
+        length = max(_LENGTHS[0], length // 2)
     if d.dims is not None:  # LLVM also needs longer for code for many sizes
-        wanted = min(wanted, _MOST_WITH_DIMS)
+        length = min(length, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
             d.leaf(d.shape(), kind=INPUT)
     while True:
-        for _ in range(20 * wanted):
-            if len(d.steps) >= wanted:
+        for _ in range(20 * length):
+            if len(d.steps) >= length:
                 break
             with contextlib.suppress(Unfit, TraceError):  # a layer's steps so far stay
                 _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
             return _with_gradient(drawn) if d.gradient else drawn
-        wanted += _LENGTHS[0]
+        length += _LENGTHS[0]
 
 
 def _propose(d: Drawer) -> None:

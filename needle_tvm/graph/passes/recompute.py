@@ -39,18 +39,18 @@ class _Block:
         cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
         if not cheap:
             return list(bindings)
-        found: list[Any] = []
+        new_bindings: list[Any] = []
         for binding in bindings:
             value = binding.value
             again = {each: cheap[each] for each in self._inputs(value) if each in cheap}
             own = {each: relax.DataflowVar(each.name, each.ty) for each in again}
-            found += [relax.VarBinding(own[each], call) for each, call in again.items()]
+            new_bindings += [relax.VarBinding(own[each], call) for each, call in again.items()]
             if own:
                 fields = [own.get(each, each) for each in value.args[1].fields]
                 value = relax.call_tir(value.args[0], fields, out_ty=binding.var.ty)
                 binding = relax.VarBinding(binding.var, value)
-            found.append(binding)
-        return found
+            new_bindings.append(binding)
+        return new_bindings
 
     def _is_cheap(self, binding: Any) -> bool:
         variable, call = binding.var, binding.value

@@ -71,7 +71,7 @@ class _Rewriter(Rewriter):
             weights = emit(op.reshape(weights, (y, z, parts, batch // parts, n)))
             weights = emit(op.permute_dims(weights, [0, 1, 3, 2, 4]))
             weights = emit(op.reshape(weights, (y, z, batch // parts, parts * n)))
-        found = emit(
+        convolved = emit(
             op.nn.conv2d(
                 emit(op.permute_dims(x, [3, 1, 2, 0])),
                 weights,
@@ -85,15 +85,15 @@ class _Rewriter(Rewriter):
         )
         if parts > 1:
             kept = [side.end - side.first for side in sides]
-            found = emit(op.reshape(found, (images[3], *kept, parts, result[3])))
-            found = emit(op.sum(found, axis=3))
-        found = op.permute_dims(found, [1, 2, 0, 3])
+            convolved = emit(op.reshape(convolved, (images[3], *kept, parts, result[3])))
+            convolved = emit(op.sum(convolved, axis=3))
+        convolved = op.permute_dims(convolved, [1, 2, 0, 3])
         widths = [
             count
             for side, taps in zip(sides, result[:2], strict=True)
             for count in (side.first, taps - side.end)
         ]
-        return op.nn.pad(emit(found), [*widths, 0, 0, 0, 0]) if any(widths) else found
+        return op.nn.pad(emit(convolved), [*widths, 0, 0, 0, 0]) if any(widths) else convolved
 
     def _geometry(self, call: Any) -> list[int] | None:
         """Return stride, padding and dilation of the convolution; None if `call` is not such a

@@ -44,16 +44,16 @@ def cuts(block: Any, lanes: int) -> list[int]:
     if not isinstance(axis.dom.extent, tirx.IntImm):
         return []
     position, end = axis.var, int(axis.dom.extent)
-    found: set[int] = set()
+    places: set[int] = set()
     for choice in _choices(block.body):
         condition, *arms = _parts(choice)
         if all(nodes_in(arm, NODES.load) for arm in arms):
             for comparison in _comparisons(condition, position) or ():
-                found |= _changes(comparison, position, end)
+                places |= _changes(comparison, position, end)
     for division in _divisions(block.body, position):
         if int(division.b) >= lanes:
-            found |= _multiples(division, position, end)
-    return sorted(found) if len(found) < _MOST else []
+            places |= _multiples(division, position, end)
+    return sorted(places) if len(places) < _MOST else []
 
 
 def _choices(root: Any) -> list[Any]:

@@ -146,19 +146,19 @@ class GatedProduct(Op):
         def body(ins: list[Any], outs: list[Any]) -> Any:
             return TE_NAMESPACE.statements(lambda s: writer.write(s, self.tiles, ins, outs))
 
-        given = [h, panels, *others]
+        inputs = [h, panels, *others]
         shapes = [list(each.shape) for each in writer.outputs]
         # Buffers begin where their memory does, so that a loop can place them in its own memory.
-        made = te.extern(
+        outputs = te.extern(
             shapes,
-            given,
+            inputs,
             body,
             dtype=[each.dtype for each in writer.outputs],
-            in_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in given],
+            in_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in inputs],
             out_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in writer.outputs],
             name="gated_product",
         )
-        return tuple(made) if isinstance(made, Sequence) else (made,)
+        return tuple(outputs) if isinstance(outputs, Sequence) else (outputs,)
 
 
 class _Cell:

@@ -31,16 +31,18 @@ def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
     Raises TuningError if a shape is not fixed, or if the function writes none of its arrays.
     """
     written = [store.buffer for store in nodes_in(function, NODES.store)]
-    found = []
-    for each in function.params:
-        if not all(isinstance(extent, tirx.IntImm) for extent in each.shape):
-            raise TuningError(f"parameter {each.name!r}: its shape {each.shape} is not fixed")
-        output = any(buffer.same_as(each) for buffer in written)
-        shape = tuple(int(extent) for extent in each.shape)
-        found.append(Parameter(str(each.name), shape, str(each.dtype), output))
-    if not any(each.output for each in found):
+    parameters = []
+    for parameter in function.params:
+        if not all(isinstance(extent, tirx.IntImm) for extent in parameter.shape):
+            raise TuningError(
+                f"parameter {parameter.name!r}: its shape {parameter.shape} is not fixed"
+            )
+        output = any(buffer.same_as(parameter) for buffer in written)
+        shape = tuple(int(extent) for extent in parameter.shape)
+        parameters.append(Parameter(str(parameter.name), shape, str(parameter.dtype), output))
+    if not any(parameter.output for parameter in parameters):
         raise TuningError("the function writes none of its parameters")
-    return tuple(found)
+    return tuple(parameters)
 
 
 def tolerance(function: PrimFunc) -> float:

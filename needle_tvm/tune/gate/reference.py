@@ -126,18 +126,18 @@ def _case(
                 tried.append(cases.scaled(inputs, sign * exponent))
     if not tried:
         return "no scale leaves the results finite and normal"
-    found: tuple[list[Array], list[Expected]] | None = None
+    chosen: tuple[list[Array], list[Expected]] | None = None
     for arrays in tried:
         expected = _expected(function, arrays, seed)
         if expected is None:
             continue
         if case == cases.SPECIAL:
-            found = found or (arrays, expected)
+            chosen = chosen or (arrays, expected)
             if not any(np.isnan(e.values).all() for e in expected if e.values.dtype == np.float64):
                 return arrays, expected
         elif all(_conditioned(each) for each in expected):
             return arrays, expected
-    return found or "the function's own results are too far from those in float64"
+    return chosen or "the function's own results are too far from those in float64"
 
 
 def _usual(result: Array) -> bool:
@@ -179,18 +179,18 @@ def _expected(
         shifted, eps = cases.perturbed(inputs, (seed, 3))
         if eps:
             moved = _call(function.wide, function.parameters, shifted, _wide_dtype)
-    outputs = [each for each in function.parameters if each.output]
+    outputs = [parameter for parameter in function.parameters if parameter.output]
     result = []
-    for number, each in enumerate(outputs):
+    for number, parameter in enumerate(outputs):
         others = [own[number]] + ([moved[number]] if moved is not None else [])
         value = values[number]
-        if not is_float(each.dtype):
+        if not is_float(parameter.dtype):
             differing = tuple(a for a in others if not np.array_equal(a, value))
             if differing and not function.decides:
                 return None
             result.append(Expected(value, 0.0, 0.0, differing))
             continue
-        others = [_in_range(a, each.dtype) for a in others]
+        others = [_in_range(a, parameter.dtype) for a in others]
         scale = largest_magnitude(value)
         if moved is not None and not function.decides:
             scale = max(scale, _largest_gap(others[1], value) / eps)

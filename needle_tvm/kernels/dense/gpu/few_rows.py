@@ -137,24 +137,24 @@ def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
     return False
 
 
-def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
-    fitting = (n for n in _COLUMNS if found.columns >= n * _BLOCKS)
+def _schedule(sch: Schedule, product: _Product, knobs: NarrowKnobs) -> None:
+    fitting = (n for n in _COLUMNS if product.columns >= n * _BLOCKS)
     columns = knobs.columns or next(fitting, _COLUMNS[-1])
     slices = knobs.threads // columns
-    while slices > 1 and found.terms < slices * knobs.step:
+    while slices > 1 and product.terms < slices * knobs.step:
         slices //= 2
-    if found.terms % (slices * knobs.step):  # pad with zero terms: rfactor drops a condition
-        axes = len(sch.get(found.block).iter_vars)
-        sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * knobs.step])
-        for producer in sch.get_producers(found.block):
+    if product.terms % (slices * knobs.step):  # pad with zero terms: rfactor drops a condition
+        axes = len(sch.get(product.block).iter_vars)
+        sch.pad_einsum(product.block, [*[1] * (axes - 1), slices * knobs.step])
+        for producer in sch.get_producers(product.block):
             sch.compute_inline(producer)
-    term = sch.get_loops(found.block)[-1]
+    term = sch.get_loops(product.block)[-1]
     _, each_slice, _ = sch.split(term, [None, slices, knobs.step])
     part = sch.rfactor(each_slice, 0)
     shared = sch.cache_write(part, 0, "local")
     sch.set_scope(shared, 0, "shared")
 
-    *rows, column = sch.get_loops(found.result)
+    *rows, column = sch.get_loops(product.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
     # The epilogue has as many threads as the sum, since each thread axis of a kernel has one
@@ -164,8 +164,8 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     sch.bind(grid, "blockIdx.x")
     sch.bind(at, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
-    sch.compute_at(found.block, lane, preserve_unit_loops=True)
-    sch.set_scope(found.block, 0, "local")
+    sch.compute_at(product.block, lane, preserve_unit_loops=True)
+    sch.set_scope(product.block, 0, "local")
 
     sch.compute_at(shared, grid, preserve_unit_loops=True)
     _, own_slice, *own_rows, own_column = sch.get_loops(shared)

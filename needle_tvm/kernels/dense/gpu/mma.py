@@ -229,7 +229,7 @@ def _load_words(kind: Registers, operand: str) -> str:
 @cache
 def _multiply(kind: Registers) -> str:
     m, n, k = kind.shape
-    each, dtype, ptx = k // 2, kind.dtype, _PTX[kind.dtype]
+    per_lane, dtype, ptx = k // 2, kind.dtype, _PTX[kind.dtype]
     size = f"m16n8k{k}"
 
     def operand(buffer: Any, name: str, row: Any, column: Any) -> Any:
@@ -243,11 +243,11 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def product(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = matched(a, (32, each), dtype, "warp", 4)
-        B = matched(b, (32, each), dtype, "warp", 4)
+        A = matched(a, (32, per_lane), dtype, "warp", 4)
+        B = matched(b, (32, per_lane), dtype, "warp", 4)
         C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
-            T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
+            T.reads(C[0:32, 0:8], A[0:32, 0:per_lane], B[0:32, 0:per_lane])
             T.writes(C[0:32, 0:8])
             for i0, j0, k0 in T.grid(m, n, k):
                 with T.sblock("C"):
@@ -257,11 +257,11 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def call(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = matched(a, (32, each), dtype, "warp", 4)
-        B = matched(b, (32, each), dtype, "warp", 4)
+        A = matched(a, (32, per_lane), dtype, "warp", 4)
+        B = matched(b, (32, per_lane), dtype, "warp", 4)
         C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
-            T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
+            T.reads(C[0:32, 0:8], A[0:32, 0:per_lane], B[0:32, 0:per_lane])
             T.writes(C[0:32, 0:8])
             for lane in T.thread_binding(0, 32, "threadIdx.x"):
                 for half in T.unroll(2):  # columns 0 to 7 of the result, then 8 to 15
@@ -274,9 +274,9 @@ def _multiply(kind: Registers) -> str:
                             ptx,
                             "fp32",
                             A.data,
-                            A.elem_offset + lane * each,
+                            A.elem_offset + lane * per_lane,
                             B.data,
-                            B.elem_offset + lane * each + half * (each // 2),
+                            B.elem_offset + lane * per_lane + half * (per_lane // 2),
                             C.data,
                             C.elem_offset + lane * 8 + half * 4,
                             False,

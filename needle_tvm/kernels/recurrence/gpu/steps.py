@@ -102,11 +102,11 @@ def extern_steps(
     shapes = {after: sizes for _, after in kind.states}
 
     # Without these, buffers could begin anywhere in memory, and kernels would take offsets.
-    given = [
+    input_buffers = [
         tirx.decl_buffer(each.shape, dtype, name)
         for name, each in zip(kind.inputs, inputs, strict=True)
     ]
-    made = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
+    output_buffers = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
@@ -122,8 +122,8 @@ def extern_steps(
         list(inputs),
         body,
         name=kind.name,
-        in_buffers=given,
-        out_buffers=made,
+        in_buffers=input_buffers,
+        out_buffers=output_buffers,
     )
     return list(results) if len(shapes) > 1 else [results]
 
