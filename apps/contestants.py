@@ -84,8 +84,8 @@ def on_gpu(
     wait: Callable[[], object],
     read: Callable[[Any], Outputs] | None = None,
 ) -> ClockedCalls:
-    """Return a contestant like that of `calls`, for a `run` that only enqueues work on a GPU. A
-    call also waits for the end of the work, and the GPU's own clock is read too."""
+    """Return a contestant as `calls` does, for a `run` that only enqueues work on a GPU. A call
+    also waits until the work has ended, and the GPU's own clock is read too."""
     from needle_runtime import device_clock
 
     turn, outputs = calls(run, sets, read)

@@ -36,7 +36,7 @@ NOTES = (
     "a step: forward, loss, backward, gradients clipped by norm, AdamW, and the loss read; without "
     "dropout; the same weights and batches for all",
     f"losses of the first {training_calls.COMPARED} steps are compared with losses of eager steps "
-    f"in float64: they agree to 1.1e-4, those of resnet to {TOLERANCES['resnet']:g}; `error` is "
+    f"in float64: they agree to 1.1e-4, resnet's to {TOLERANCES['resnet']:g}; `error` is "
     "the largest difference over the largest loss",
     "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
     "AdamW is the fused one; JAX's state is donated",

@@ -4,8 +4,8 @@ Our search gets the minutes. TVM's search then gets as many seconds as our searc
 to the compiled library. Each search runs in its own process with an empty store. TVM's search is
 the documented pipeline for static shapes with packed weights: gradient scheduler, evolutionary
 search and xgboost, with batches small enough that every kernel gets one. Both searches time a
-candidate as TVM does by default: 3 calls, or as many as take 100 ms. Our search also checks every
-candidate's results.
+candidate as TVM does by default: 3 calls, or more until 100 ms have passed. Our search also checks
+every candidate's results.
 
 Each model's results are saved when they are complete; the same command then runs the models that
 are left.
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             found = contests.run(case.name, entries(subject, folder, options), options)
         report["cases"].append({**found, "searches": {OURS: ours, STOCK: stock}})
         apps.report.write_json(report, target)
-    parts = [("what was found", table(report["cases"]))]
+    parts = [("results", table(report["cases"]))]
     tables.publish(report, options.out, options.name, parts, charts.draw_ratios)
     return cli.OK
 

@@ -5,7 +5,7 @@ stood longer than usual become more likely, and other pushes less likely. The pi
 the pole stood in training, and its angle under random pushes and under the trained policy.
 
 Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
-learning" (1992); cart and pole are those of Barto, Sutton and Anderson (1983).
+learning" (1992); cart and pole follow Barto, Sutton and Anderson (1983).
 Measured: 500 of 500 steps upright from new beginnings after 6 s of training; random pushes 22.
 """
 

@@ -371,8 +371,8 @@ def _notes(result: LabResult) -> str:
         notes.append(
             "In the roofline, each rung has a mark for each level of memory: useful operations for"
             " each byte of its loads and stores, of the lines that miss the first-level cache, and"
-            " of those that miss the second-level cache as well. A mark further right moves fewer"
-            " bytes. The bytes are those of the size that ran: the addresses of every load and"
+            " of the lines that miss the second-level cache too. A mark further right moves fewer"
+            " bytes. The bytes are counted at the size that ran: the addresses of every load and"
             " store pass through a model of this processor's caches (sets of lines, the least"
             " recently used one is replaced; no prefetching). Local buffers count as registers."
         )

@@ -40,7 +40,7 @@ def reason(entry: RungResult) -> str:
 
 
 def difference(entry: RungResult, before: RungResult | None) -> str:
-    """Return the rung's TVMScript, and its difference from that of the rung it starts from."""
+    """Return the rung's TVMScript, and its difference from the script of the rung before it."""
     script = ir_views.tvmscript(entry.module)
     parts = []
     if before is not None and before.module is not None:

@@ -79,13 +79,13 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     if len({entry.precision for entry in (*result.rungs, *result.peers)}) > 1:
         console.print(
             "float16, tf32: operands are rounded to 11 bits, sums are float32; the arithmetic and "
-            "the tolerance differ from those of the other rows",
+            "the tolerance differ from the other rows",
             highlight=False,
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: speed over that of the rung it starts from; ! marks a factor more than "
-            "half outside the expected range",
+            "x previous: speed over the speed of the rung it starts from; ! marks a factor more "
+            "than half outside the expected range",
             highlight=False,
         )
     console.print(

@@ -82,7 +82,7 @@ def key(
     """Return the key of one compiled stage, as JSON values.
 
     `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` for a graph with ops that
-    are not needle's. `target` and `stage` are those of the compilation. `search` is
+    are not needle's. `target` and `stage` are the compilation's. `search` is
     `tune.options.Options.cache_key()`, `disable` names the passes and rules left out, `products` is
     `lower.variant.Choice.key`, and `precision` is the precision that operands of matmuls are
     rounded to.

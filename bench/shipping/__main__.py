@@ -24,7 +24,8 @@ NOTES = (
     "float64 before anything is timed; sizes, imports and first answers are of the first model",
     "import after NumPy: in a fresh process that has imported NumPy; start to first answer: a "
     "whole process that imports, loads the file, calls once, prints and ends; memory: the most "
-    "resident until the first answer; libraries of C++: those loaded from the package's folder",
+    "resident until the first answer; libraries of C++: the libraries loaded from the package's "
+    "folder",
     "calls from Python use this checkout; everything else is measured in the environments below",
     "AOTInductor: frozen weights, max_autotune, and the package loader for calls from one thread; "
     "both its Python and its C++ need torch",

@@ -115,7 +115,7 @@ class Driver:
         self.memory = int(most) * 1024
 
     def seconds(self, calls: int) -> float:
-        """Return the seconds that so many calls take."""
+        """Return the seconds that this number of calls takes."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{calls}\n")
         self._process.stdin.flush()

@@ -47,7 +47,7 @@ def fewer_terms(sch: Schedule, case: Case) -> None:
     Prediction: 17,833,729 terms become 17,297,408, which is 3 %. One of about ten instructions of a
     term is saved as well.
 
-    Picture: The picture is that of `naive` with 10,183 accesses instead of 11,177. The dashes and
+    Picture: The same as for `naive`, but with 10,183 accesses instead of 11,177. The dashes and
     the parts between them have not changed.
     """
 

@@ -97,8 +97,8 @@ def threads_2d(sch: Schedule, case: Case) -> None:
     Prediction: all static figures are the same as in `threads`: 20 registers, 64 warps, 4.39
     sectors for a load of the signal. Only one more index is added up.
 
-    Picture: Panel by panel, the picture is that of `threads`: threads are numbered along x first,
-    so a warp computes a row of 32 results.
+    Picture: Panel by panel, the picture is the same as for `threads`: threads are numbered along x
+    first, so a warp computes a row of 32 results.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     (i, _) = sch.get_loops(sch.get_sblock("B"))
@@ -225,7 +225,7 @@ def whole_tiles(sch: Schedule, case: Case) -> None:
     of a quarter read 128 bytes in a row, each bank once. (Five results per thread would have no
     conflict in the trace, since 5 and 32 have no common factor. But threads 20 bytes apart are not
     aligned to 16 bytes: 44 loads for 160 multiply-adds.) A thread still has four stores of 4 bytes,
-    16 bytes from those of the next thread, since each store is checked; the L2 cache joins them.
+    16 bytes from the next thread's stores, since each store is checked; the L2 cache joins them.
 
     Prediction: 384 loads and multiply-adds become 17 + 128 instructions, 2.6 times fewer; the turns
     of shared memory fall from 640 to 68. The fewer blocks there are, the less of it shows: 33 of

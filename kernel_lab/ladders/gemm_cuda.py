@@ -1,6 +1,6 @@
 """Matmul on a GPU: from one result per thread to register tiles.
 
-The steps up to shared memory are those of W. Ye, "TVM: GEMM GPU Optimization" (2025). Register
+The steps up to shared memory follow W. Ye, "TVM: GEMM GPU Optimization" (2025). Register
 tiles, vector loads and double buffering follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune
 dense linear algebra" (SC 2008). The ladder goes on with tensor cores in `gemm_tensor_core`.
 """
@@ -54,7 +54,7 @@ def naive(sch: Schedule, case: Case) -> None:
     A warp has 32 lanes and uses one: the other 31 are idle, and no two loads are ever combined.
 
     Picture: Each panel is one request of one warp: a single coloured bar at thread 0, and one
-    sector, of which an eighth is used.
+    sector. The request uses an eighth of the sector.
     """
     c = sch.get_sblock("C")
     i, j, _ = sch.get_loops(c)

@@ -69,7 +69,7 @@ INFIX_CALLS = {
     "shift_left": "<<",
     "shift_right": ">>",
 }
-# Intrinsics as functions of NumPy arrays or scalars; the result's dtype is that of the arguments.
+# Intrinsics as functions of NumPy arrays or scalars; the result has the dtype of the arguments.
 INTRINSICS: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(np, name)

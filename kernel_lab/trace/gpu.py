@@ -3,7 +3,7 @@
 The rules are from the CUDA C++ Programming Guide and Best Practices Guide, for compute capability
 5.0 and later. A warp's access of global memory moves the 32-byte sectors that its threads touch.
 Shared memory has 32 banks of 4-byte words; threads that need different words of one bank take
-turns, and those that need the same word are served together. A warp whose threads access 8 or 16
+turns, and threads that need the same word are served together. A warp whose threads access 8 or 16
 bytes each is served in two or four parts.
 """
 

@@ -2,7 +2,7 @@
 
 The kernel is lowered by TVM's own passes to loops over flat buffers, turned into a Python program
 (statements.py, expressions.py) and run on NumPy memory (machine.py). So its results can be compared
-with NumPy's, like those of the compiled kernel.
+with NumPy's, as the compiled kernel's can.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def placed(
     buffers: Sequence[tuple[str, str, str, tuple[int, ...]]], owned: Collection[int] = ()
 ) -> tuple[BufferInfo, ...]:
     """Return the buffers (name, scope, dtype, shape) with their addresses. `owned` holds the
-    numbers of buffers of which each worker has a copy."""
+    numbers of the buffers that each worker has a copy of."""
     ends: dict[str, int] = {}
     placed = []
     for number, (name, scope, dtype, shape) in enumerate(buffers):

@@ -2,8 +2,8 @@
 
 All 32 threads of a warp execute an instruction together, and the PTX ISA ("Matrix fragments for
 mma.m16n8k16 with floating point type", "ldmatrix") says which thread has which element. Fragments
-are memory of scope "warp": an array of which each thread holds a part in its registers, so accesses
-to it are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
+are memory of scope "warp": each thread holds a part of the array in its registers, so accesses to
+the array are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
 access of 8 halves by that thread.
 """
 

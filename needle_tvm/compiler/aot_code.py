@@ -238,7 +238,7 @@ class Bound:
             if tuple(logical.shape) == tuple(want.shape):
                 if is_close(array_of(logical), array_of(want)):
                     continue
-                # A gradient may be 0 up to rounding, such as that of a bias before a norm.
+                # A gradient may be 0 up to rounding: a bias before a norm has such a gradient.
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue

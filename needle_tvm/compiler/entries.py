@@ -47,7 +47,7 @@ class Entry:
         self.used = 0
 
     def use(self) -> None:
-        """Mark the entry as used now: its `used` becomes larger than that of all others."""
+        """Mark the entry as used now: its `used` becomes the largest of all entries."""
         self.used = next(_ticks)
 
     def is_current(self) -> bool:
@@ -127,8 +127,8 @@ class Stepped(Compiled):
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
         self._replaced = [slot for slot in effects.kept if slot.put is not None]
-        # The arrays of `effects`, and views of those that the code writes; valid while the weights
-        # have this stamp.
+        # The arrays of `effects`, with views of the arrays that the code writes; valid while the
+        # weights have this stamp.
         self._stamp = -1
         self._arrays: list[NDArray] = []
         # The arrays as tensors of the code, with the weights, if the code writes all in place.

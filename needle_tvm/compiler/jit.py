@@ -77,7 +77,7 @@ def jit(
 
     A whole training step can be compiled as it is usually written: `loss.backward()`, clipping,
     `optimizer.step()`, a schedule's `step()` and an EMA's `update()`, statistics of batch norm,
-    dropout and other random numbers. The random numbers equal those of eager code after the same
+    dropout and other random numbers. Eager code draws the same random numbers after the same
     `needle.manual_seed`. The function's writes (to Parameters, buffers, the state of optimizers and
     averages) go to the arrays that eager code sees. Schedules and learning rates stay in Python:
     each call steps and reads them. Writes to arguments, tensors assigned to new attributes, and
@@ -94,7 +94,7 @@ def jit(
     - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
     - `log` is a function that is called for each compilation with a line of text that gives the
       reason; True writes the line to stderr.
-    - `choices`, all other keywords, are those of `compile`, such as `target`, `stage` and `dtype`.
+    - `choices` are keywords of `compile`, such as `target`, `stage` and `dtype`.
 
     Inside another trace (another jit function, a model that is being compiled) a call is inlined.
     Calls are safe from any thread; each function compiles one signature at a time.

@@ -51,7 +51,7 @@ ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn to make runs disagree
 _RUNS = 4
 _SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
 _SPREAD = 4.0  # factor on the spread of the runs, which is below the largest possible difference
-_ROUNDING = 8.0  # the same for one rounding of a sum, of which there is only one sample
+_ROUNDING = 8.0  # factor on one rounding of a sum, since there is only one sample of it
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
     """Return the `Expected` of a result from its `value` and the values of disturbed `runs`.
 
-    `dtype` is the dtype of the result; None means that of `value`.
+    `dtype` is the dtype of the result; None means the dtype of `value`.
     """
     dtype = dtype or value.dtype.name
     if not is_floating(dtype):

@@ -248,9 +248,9 @@ class _Site:
 def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], list[Node]]:
     """Return the graph of a body, and the nodes of the body's inputs and outputs.
 
-    The graph's inputs are `inputs` and those whose sizes depend on dims; other inputs of the body
-    are parameters. For each dim there is an additional input of that size, which nothing reads,
-    because the axes of the body's inputs may be expressions of the dim."""
+    The graph's inputs are `inputs` and all inputs whose sizes depend on dims; other inputs of the
+    body are parameters. For each dim there is an additional input of that size, which nothing
+    reads, because the axes of the body's inputs may be expressions of the dim."""
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     count = len(nodes)
     for (_, step), spec in zip(body.numbered(), body.specs()[count:], strict=True):

@@ -32,7 +32,7 @@ def eager_outputs(
 ) -> list[np.ndarray[Any, Any]]:
     """Return the traced model's outputs for `inputs` and `params`, computed op by op on its device.
 
-    Raises MismatchError naming an op whose shape or dtype differs from that of `infer`.
+    Raises MismatchError naming an op whose shape or dtype differs from what `infer` returns.
     """
     values: dict[Node, Any] = {}
     for leaf, array in zip(graph.inputs, inputs, strict=True):

@@ -48,7 +48,7 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
     variables, and their bounds become attributes of `main`.
 
     Raises TranslationError naming the op and the module that made it if an op has no rule, its
-    rule fails, or its shapes or dtypes differ from those of `infer`.
+    rule fails, or its shapes or dtypes differ from what `infer` returns.
     """
     builder, extents = relax.BlockBuilder(), Extents.of(graph.dims)
     arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
@@ -201,8 +201,8 @@ def _check(
     extents: Extents,
     wide: bool = False,
 ) -> None:
-    """Raise TranslationError unless a rule's shapes and dtypes are those of `infer`. With `wide`,
-    results in narrow dtypes may still be in the wider dtypes that they are computed in."""
+    """Raise TranslationError unless a rule's shapes and dtypes are what `infer` returns. With
+    `wide`, results in narrow dtypes may still be in the wider dtypes that they are computed in."""
     if len(found) != len(node.specs):
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):

@@ -11,7 +11,7 @@ Slots are placed largest first, each at the lowest offset that is free during it
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
 size). Lifetimes are counted in phases: within one phase, a thread may be ahead of another.
 
-Sizes may be symbolic. Then a slot is placed after others such that they do not overlap at any size.
+Sizes may be symbolic. Then a slot is placed after other slots, so that none overlap at any size.
 If threads pay at some sizes only, the function holds the steps twice and picks by size.
 """
 
@@ -254,8 +254,8 @@ class Region:
 
     def store_twice(self, key: Any) -> list[Any]:
         """Let the nests that write a value write it to other buffers as well, one for each buffer
-        of the value. Return the new buffers, each of which is its own key; none if a nest cannot
-        do this."""
+        of the value. Return the new buffers, where each is its own key; none if a nest cannot do
+        this."""
         buffers = [buffer for buffer, owner in self._places if owner == key]
         phases, added = [list(phase) for phase in self._phases], []
         for phase in phases:

@@ -1,9 +1,8 @@
 """Instructions that add several products to each sum of a vector, for schedules to tensorize with.
 
 They are textual LLVM IR: TVM's own types with bfloat16 do not reach code generation
-(docs/results/2026-11-21-bf16-cpu.md), and the types that LLVM 22 gives the 8-bit instruction differ
-from those of TVM's intrinsic. A loop around an instruction must be annotated with `PRAGMA` and its
-`source`.
+(docs/results/2026-11-21-bf16-cpu.md), and the 8-bit instruction has other types in LLVM 22 than in
+TVM's intrinsic. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
 """
 
 from __future__ import annotations

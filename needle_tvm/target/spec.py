@@ -180,7 +180,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
             raise TargetError(f"target field {name}={fields[name]!r}: must be a str of ASCII")
     if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
         raise TargetError(
-            f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "
+            f"target field mtriple={fields['mtriple']!r}: must be the triple of Linux on "
             f"{' or '.join(_BASE)}, as in 'x86_64-linux-gnu'"
         )
     features = fields.get("mattr", [])

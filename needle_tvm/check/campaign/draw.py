@@ -1,6 +1,6 @@
 """Draw random programs from the whole registry of ops; `judge.serve` draws one per seed.
 
-An op without a recipe or known attributes is applied to inputs like those of its own samples.
+An op without a recipe or known attributes is applied to inputs like its own samples.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ After: `output(matmul(input(x), weight(w)))`. With a = m + 2, `input` transforms
 of the image into a x a numbers for each tile and channel, and `output` transforms the results of
 the a * a matmuls into m x m results (`winograd_te`). Elementwise ops after the convolution are
 fused into `output`. `weight` is work on parameters, which `LiftTransformParams` moves out of
-`main`. The matmuls are like those of dense layers: `pack_weights` packs them.
+`main`. `pack_weights` packs the matmuls' weights, as for dense layers.
 
 With m = 2 a result is as exact as the direct sum. With m = 4 the transforms have larger
 coefficients, and the rounding error is about three times as large.

@@ -68,7 +68,7 @@ def loops(sch: Schedule, target: Target) -> None:
 
 
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
-    """Return the outermost loops, as many as give each core its share.
+    """Return as many outermost loops as are needed to give each core a share.
 
     The other loops stay separate: recovering the indices of a fused loop costs a division for every
     value.

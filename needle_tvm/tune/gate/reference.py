@@ -137,7 +137,7 @@ def _case(
                 return arrays, expected
         elif all(_conditioned(each) for each in expected):
             return arrays, expected
-    return chosen or "the function's own results are too far from those in float64"
+    return chosen or "the function's own results are too far from its results in float64"
 
 
 def _usual(result: Array) -> bool:
