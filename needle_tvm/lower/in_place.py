@@ -114,8 +114,8 @@ class _Sharing:
         for i, binding in enumerate(bindings):
             for variable in relax.analysis.free_vars(binding.value):
                 self._readers.setdefault(variable, []).append(i)
-        self._calls: dict[int, Any] = {}  # by binding: the function that its call now calls,
-        self._over: dict[int, dict[int, Any]] = {}  # and the copies that hold its results
+        self._calls: dict[int, Any] = {}  # the function that each binding now calls
+        self._over: dict[int, dict[int, Any]] = {}  # the copies that hold each binding's results
         self._copied: dict[Any, Any] = {}
         self.copies: list[Any] = []
 

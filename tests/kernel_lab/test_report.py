@@ -157,7 +157,7 @@ def test_the_page_says_what_the_result_says(written):
         "PyTorch is not installed",
         "Measured: 2.67 times as fast as naive.",
         "The numbers of this test are made up.",
-        "One loop on one thread: two loads, an addition, a store.",
+        "Run one loop on one thread: two loads, an addition, a store.",
         "what changed since naive",
         "hot loop: ",
         "Table I",

@@ -164,7 +164,7 @@ class Store:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Read the file's new lines first."""
+        """Hold the store's lock, and read the file's new lines first."""
         with self._mutex:
             if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
@@ -176,7 +176,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Like `_using`, with no other writer meanwhile."""
+        """Hold the lock as in `_using`, and keep other writers out."""
         if not self.writable:
             raise RecordsError(f"{self.path}: is read-only; nothing was written")
         try:
