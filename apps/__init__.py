@@ -7,11 +7,11 @@
   into a table, a file and a chart. `ladder` lists the rungs of `--ladder`: each rung is a stage
   with the passes and rules of later rungs disabled.
 - `models` is the registry of models. It lists each model's factory, its twin in PyTorch, and its
-  batches. A user's own model is a factory too. `subjects` prepares a model for a contest: its
-  saved files and its contestants.
+  batches. A user's own model is a factory too. `subjects` prepares a model's saved files and its
+  contestants for a contest.
 - The timed child processes run `contestants` and `peers` (with `peer_models`). `tvm_eval.py` calls
   each stage through the runtime with NumPy arrays; on a GPU it times the compiled code alone.
-- `training` is the loop of all `train_*.py`. A script defines a `Task`: model, optimizer, loader,
+- `training` has the loop of all `train_*.py`. A script defines a `Task`: model, optimizer, loader,
   loss. All state that a step depends on is saved through `needle.Checkpoint`, so a resumed run
   ends with the same bits.
 """

@@ -49,7 +49,7 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
         options.pop("state", None)
     for option in options:
         if option not in known:
-            raise ValueError(f"{factory.rpartition(':')[2]}() takes no {option!r}")
+            raise ValueError(f"{factory.rpartition(':')[2]}() has no argument {option!r}")
     made = make(**options)
     if not isinstance(made, tuple) or len(made) != 2:
         raise ValueError(f"{factory.rpartition(':')[2]}() must return (model, example inputs)")
@@ -68,7 +68,7 @@ def calls(
     sets: Sequence[Any],
     read: Callable[[Any], Outputs] | None = None,
 ) -> Calls:
-    """Return a contestant whose calls `run` the sets of inputs one after the other, in a cycle.
+    """Return a contestant whose calls `run` the sets of inputs one after another, in a cycle.
 
     Its outputs are the outputs of all sets in order; `read` turns the result of `run` into arrays
     (by default `flatten`). A call drops its result at once, as the API returned it.
@@ -84,8 +84,8 @@ def on_gpu(
     wait: Callable[[], object],
     read: Callable[[Any], Outputs] | None = None,
 ) -> ClockedCalls:
-    """Return a contestant like `calls` does, for a `run` that only enqueues work on a GPU: a
-    call also waits for the end of the work, and the GPU's own clock is read too."""
+    """Return a contestant as `calls` does, for a `run` that only enqueues work on a GPU. A call
+    also waits until the work has ended, and the GPU's own clock is read too."""
     from needle_runtime import device_clock
 
     turn, outputs = calls(run, sets, read)
@@ -213,7 +213,7 @@ def executable(
     choices: Mapping[str, Any],
 ) -> Calls:
     """Return a contestant that calls the result of needle_tvm.compile, with the keywords `choices`,
-    on Tensors. The code comes from the cache if the cache has it."""
+    on Tensors. If the cache has the code, it comes from there."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)
@@ -275,7 +275,7 @@ def artifact(path: str, inputs: str) -> Calls:
 def check_agreement(
     outputs: Mapping[str, Sequence[np.ndarray]], allowed: Mapping[str, float] | None = None
 ) -> None:
-    """Raise Disagreement if a contestant's outputs differ from the first one's, and name it.
+    """Raise Disagreement, naming the contestant, if its outputs differ from the first contestant's.
 
     `allowed` maps contestants that compute in less precision to their allowed error, relative to
     the largest magnitude of an output. This check finds a wrong set-up, not rounding; the parity

@@ -36,9 +36,9 @@ PEERS = ("torch", "onnxruntime")  # the benchmarks have more peers
 
 @dataclass(frozen=True)
 class Request:
-    """A request to evaluate a model. `batch` None means the model's own batch, `threads` None every
-    available core, `dtype` None float32. Stage noopt always uses float32; `products` applies to
-    stage tuned only. With `ladder`, the rungs of `apps.ladder` replace `stages`."""
+    """A request to evaluate a model. None means the model's own batch for `batch`, every available
+    core for `threads`, and float32 for `dtype`. Stage noopt always uses float32; `products` applies
+    to stage tuned only. With `ladder`, the rungs of `apps.ladder` replace `stages`."""
 
     model: str
     device: str = "cpu"
@@ -72,7 +72,7 @@ class Request:
 
 @dataclass
 class Stage:
-    """A compiled stage, its seconds to be ready, and whether it came from the cache."""
+    """A compiled stage, the seconds until it was ready, and whether it came from the cache."""
 
     executable: Any
     seconds: float
@@ -90,7 +90,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     threads = request.threads or available_cores()
     compiled = compile_stages(subject, request, report)
     report(0, 1, "checking parity")
-    found = check_parity(subject, compiled)
+    checked = check_parity(subject, compiled)
     result: dict[str, Any] = {
         "needle": ndl.__version__,
         "date": host.now(),
@@ -110,7 +110,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
                 "from_cache": stage.from_cache,
                 "artifact": str(stage.executable.path),
                 "tuning": stage.executable.manifest.get("tuning"),
-                "parity": found[name],
+                "parity": checked[name],
             }
             for name, stage in compiled.items()
         },
@@ -122,14 +122,14 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         report(0, 1, "classifying the digits test set")
         result["digits"] = digits_accuracy(subject, compiled)
     result["ok"] = (
-        all(entry["ok"] for entry in found.values())
+        all(entry["ok"] for entry in checked.values())
         and result.get("digits", {"identical": True})["identical"]
     )
     if request.peers:
         result["peers_missing"] = peers.missing(PEERS, subject.kind)
     if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
-            name: found[name]["tolerance"]
+            name: checked[name]["tolerance"]
             for name, stage in compiled.items()
             if is_narrow(stage.executable)
         }
@@ -248,8 +248,8 @@ def time_side_by_side(
 
     with scratch_folder("needle-eval-") as folder:
         subject.save(folder)
-        # On a GPU a call of the program also copies its inputs; PyTorch's call, on GPU tensors,
-        # does not.
+        # On a GPU, a call of the program also copies its inputs. PyTorch's call takes GPU tensors
+        # and copies nothing.
         way = "program" if request.device == "cpu" else "artifact"
         contestants = [
             subject.eager(threads, request.device),

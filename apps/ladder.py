@@ -1,6 +1,6 @@
 """The stages and the rungs that tvm_eval.py compiles a model through.
 
-A rung has one step more than the rung before it. `needle_tvm.compile` makes all of them: a rung
+Each rung adds one step to the rung before it. `needle_tvm.compile` makes all of them: a rung
 between two stages is the higher stage with the passes and rules of later steps disabled.
 """
 
@@ -37,7 +37,7 @@ def stages(names: Sequence[str]) -> list[Rung]:
 
 
 def rungs(device: str, searches: bool) -> list[Rung]:
-    """Return the rungs on a device, from plain loops up; `searches` adds a searched rung."""
+    """Return the rungs on a device, from plain loops upwards; `searches` adds a searched rung."""
     found = _on_gpu() if device == "cuda" else _on_cpu()
     if searches:
         found.append(Rung("searched", "tuned", "schedules that a search measured", searches=True))

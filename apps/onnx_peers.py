@@ -53,7 +53,7 @@ def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Ca
 
 def openvino(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
     """Return a contestant: OpenVINO's compiled model, set up for latency. Without the precision
-    hint it would compute in bfloat16 where it can. With `bound`, the first set of inputs is bound
+    hint it would compute in bfloat16 where possible. With `bound`, the first set of inputs is bound
     beforehand, and results are not copied."""
     import openvino as ov
 
@@ -81,7 +81,7 @@ def openvino(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls
 
     def outputs() -> list[np.ndarray]:
         found: list[np.ndarray] = []
-        for arrays in reversed(sets):  # so that the first stays bound
+        for arrays in reversed(sets):  # so that the first set stays bound
             bind(arrays)
             found = [*read(call()), *found]
         return found

@@ -95,7 +95,7 @@ PEERS = {
         ("tinygrad",),
         environment=lambda n: {"DEV": "CPU", "NUM_CPU_THREADS": str(n)},
         programs=("clang",),
-        without=("LSTM", "LanguageModel"),  # it does not know LSTM
+        without=("LSTM", "LanguageModel"),  # it has no LSTM
         slow=True,
     ),
     "tvm": Peer("TVM, unscheduled", "apps.torch_peers:stock_tvm", ("torch", "tvm"), slow=True),
@@ -125,16 +125,16 @@ def contestants(
     code: bool = False,
     axes: Mapping[int, str] | None = None,
 ) -> list[Contestant]:
-    """Return the installed peers among `names` that can run the model; for a user's own model,
-    none. With `code`, also a second contestant for each peer that can bind inputs and outputs
-    beforehand.
+    """Return the installed peers among `names` that can run the model; a user's own model has no
+    peers. With `code`, also return a second contestant for each peer that can bind inputs and
+    outputs beforehand.
 
     A model with a twin runs in PyTorch and in peers that read its ONNX file; a model from an ONNX
-    file runs in the latter alone. `options` are the options of the model's factory in needle;
-    `images` says that an input has four axes; `device` is PyTorch's name of the device, `precision`
-    PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one;
-    in the file, `axes` of the only input have these names and no fixed size. Raises needle_tvm's
-    ChildError if PyTorch cannot write it.
+    file runs only in peers that read it. `options` are the options of the model's factory in
+    needle; `images` says that an input has four axes; `device` is PyTorch's name of the device, and
+    `precision` PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a
+    peer reads one; in the file, `axes` of the only input have these names and no fixed size. Raises
+    needle_tvm's ChildError if PyTorch cannot write it.
     """
     if model.onnx and device == "cpu":
         return readers(names, model.onnx, files.inputs, threads, code)
@@ -169,7 +169,7 @@ def readers(
     names: Collection[str], onnx: str, inputs: str, threads: int, code: bool = False
 ) -> list[Contestant]:
     """Return the installed peers among `names` that read the ONNX file `onnx`, as contestants; with
-    `code` also bound ones."""
+    `code`, also return bound contestants."""
     read = {"inputs": inputs, "threads": threads, "onnx": onnx}
     found = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
     return _each([(peer, read) for peer in found if not peer.missing], threads, code)
@@ -178,7 +178,7 @@ def readers(
 def _each(
     chosen: Sequence[tuple[Peer, Mapping[str, Any]]], threads: int, code: bool
 ) -> list[Contestant]:
-    """Return contestants of peers with their factories' arguments; with `code` also bound ones."""
+    """Return peers' contestants with their factories' arguments; with `code`, also bound ones."""
     return [
         contestant(peer, given, threads, bound)
         for bound in ((False, True) if code else (False,))
@@ -213,8 +213,8 @@ def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | No
 
 
 def missing(names: Collection[str] = QUICK, model: Model | None = None) -> dict[str, list[str]]:
-    """Return, for each peer among `names` that cannot run here, the missing modules and programs;
-    with `model`, only for peers that could run that model."""
+    """Return the missing modules and programs of each peer among `names` that cannot run here; with
+    `model`, only of peers that could run that model."""
     lacking = [peer for key, peer in PEERS.items() if key in names and peer.missing]
     if model is not None and not model.twin:
         lacking = [peer for peer in lacking if model.onnx and peer.reads_onnx]

@@ -113,13 +113,14 @@ class Subject:
     def exported(
         self, name: str, path: Path | str, threads: int, way: str = "artifact"
     ) -> Contestant:
-        """Return the artifact at `path` as a contestant: its code alone, or with `way` "program"
+        """Return the artifact at `path` as a contestant: its code alone or, if `way` is "program",
         called as users of the runtime call it."""
         kwargs = {"path": str(path), "inputs": self.files.inputs}
         return Contestant(name, f"apps.contestants:{way}", kwargs, threads=threads)
 
     def ways(self, name: str, threads: int, **search: Any) -> list[Contestant]:
-        """Return three contestants: the model called with Tensors, by the runtime, and its code."""
+        """Return three contestants: the model called with Tensors, the model called by the runtime,
+        and the model's code alone."""
         code = self.compiled(name + CODE, self.compile(threads, **search), threads)
         runtime = self.exported(name + RUNTIME, code.kwargs["path"], threads, "program")
         return [self.called(name, threads, **search), runtime, code]

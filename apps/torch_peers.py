@@ -96,7 +96,7 @@ def called(
     if compiled:
         torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode=mode)
-    # Use no_grad for a frozen model: in inference mode, freezing would have no effect.
+    # A frozen model uses no_grad: in inference mode, freezing would have no effect.
     without_tape = torch.no_grad if compiled and frozen else torch.inference_mode
 
     def call(given: tuple[Sequence[Any], Mapping[str, Any]]) -> Any:
@@ -173,7 +173,7 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
 def to_onnx(module: Any, tensors: Sequence[Any], path: Path | str, **options: Any) -> str:
     """Write a module as an ONNX file with further options of torch.onnx.export; return its path."""
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # that shapes become constants: intended
+        warnings.simplefilter("ignore")  # shapes become constants, as intended
         options = {"dynamo": False, "opset_version": 17, **options}
         torch.onnx.export(module, tuple(tensors), str(path), **options)
     return str(path)

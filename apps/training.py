@@ -99,7 +99,9 @@ def add_arguments(
     )
     add("--resume", action="store_true", help="continue from the checkpoint beside --out")
     add("--stop-after", type=cli.positive, metavar="N", help="stop after N steps")
-    add("--checkpoint-every", type=cli.positive, metavar="N", help="every N steps (each epoch)")
+    add(
+        "--checkpoint-every", type=cli.positive, metavar="N", help="steps per checkpoint (an epoch)"
+    )
     add("-q", "--quiet", action="store_true", help="print errors only")
 
 
@@ -141,7 +143,7 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
 def train(task: Task, options: argparse.Namespace, report: terminal.Progress) -> Progress:
     """Train to the end or until stopped, and write a checkpoint in either case.
 
-    Raises UsageError if there is no checkpoint to resume or its run has other settings; after
+    Raises UsageError if there is no checkpoint to resume or if its run had other settings. After
     Ctrl-C or SIGTERM, raises KeyboardInterrupt or SystemExit when the current step has ended.
     """
     settings, path = {**task.settings, "epochs": options.epochs}, beside(options.out, CHECKPOINT)
@@ -240,7 +242,7 @@ def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
         for name in {**before, **settings}:
             if before.get(name) != settings.get(name):
                 raise UsageError(
-                    f"--resume: {name} is {settings.get(name)!r}, but the run of {path} was begun "
+                    f"--resume: {name} is {settings.get(name)!r}, but the run of {path} began "
                     f"with {before.get(name)!r}"
                 )
         task.carried = _parts(task).load(path, task.device)["carried"]
@@ -306,7 +308,7 @@ def finish(task: Task, progress: Progress, options: argparse.Namespace) -> int:
     """Write the weights of a finished run and report its result; return the exit code."""
     if progress.epoch < options.epochs:
         path = beside(options.out, CHECKPOINT)
-        text = f"left off after step {progress.step}; --resume continues from {path}"
+        text = f"stopped after step {progress.step}; --resume continues from {path}"
     else:
         task.model.eval()
         ndl.save(options.out, task.model)

@@ -1,4 +1,4 @@
-"""Compile a model through every stage, check it against the eager one, and time them all."""
+"""Compile a model at every stage, check it against the eager model, and time them all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--products",
         choices=PRODUCTS,
         default=OWN,
-        help="what computes matrix products on a GPU at stage tuned: own kernels, cuBLAS, or for "
+        help="kernels for matrix products on a GPU at stage tuned: needle's own, cuBLAS, or for "
         "each product the faster of the two, measured on this machine (%(default)s)",
     )
     add("-r", "--recompile", action="store_true", help="compile even if the cache has the code")
@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="candidates that a search tries, over all kernels together, for stage tuned or for a "
-        "rung of its own on the ladder (%(default)s)",
+        "separate rung on the ladder (%(default)s)",
     )
     add("--minutes", type=cli.minutes, metavar="M", help="time limit of the search (none)")
     add(

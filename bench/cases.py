@@ -66,8 +66,8 @@ DEFAULT = (
 def chosen(
     models: Collection[str] | None, batches: Collection[int] | None, whole: bool
 ) -> list[Case]:
-    """Return the models at `batches`, or each at its own; DEFAULT if neither is given. A `whole`
-    run has all models, by default at all of their batches."""
+    """Return the models at `batches`, or each model at its own batch; DEFAULT if neither is given.
+    A `whole` run has all models, by default at all of their batches."""
     if not (models or batches or whole):
         return list(DEFAULT)
     names = tuple(MODELS) if whole else models or EVALUATED

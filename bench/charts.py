@@ -18,24 +18,25 @@ _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#
 def draw_ratios(
     result: Mapping[str, Any], path: Path, quantity: str = "time", better: str = "faster"
 ) -> None:
-    """Draw a row for each case: a dot with quartiles for each contestant called as users do, at its
-    time over the time of our last such contestant, on a log scale. Draw nothing if no case has one
-    of our contestants. `quantity` and `better` are words for the label of the axis."""
+    """Draw a row for each case, with a dot and quartiles for each contestant that is called as
+    users do. A dot is at the contestant's time over the time of our last such contestant, on a log
+    scale. Draw nothing if no case has one of our contestants. `quantity` and `better` are words for
+    the label of the axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
     cases = [case for case in result["cases"] if contests.base(case)]
     if not cases:
         return
-    found = [case["ratios"][contests.base(case)] for case in cases]
-    called = (name for ratios in found for name in ratios if not name.endswith(CODE))
+    all_ratios = [case["ratios"][contests.base(case)] for case in cases]
+    called = (name for ratios in all_ratios for name in ratios if not name.endswith(CODE))
     names = dict.fromkeys(called)
     colours = dict(zip(names, _COLOURS * (1 + len(names) // len(_COLOURS)), strict=False))
     figure = Figure(figsize=(9, 1.8 + 0.42 * len(cases)), layout="constrained")
     axes = figure.add_subplot()
     for name, colour in colours.items():
-        rows = [row for row, ratios in enumerate(found) if name in ratios]
-        ratios = [each[name] for each in found if name in each]
+        rows = [row for row, ratios in enumerate(all_ratios) if name in ratios]
+        ratios = [each[name] for each in all_ratios if name in each]
         medians = [ratio["median"] for ratio in ratios]
         below = [ratio["median"] - ratio["lower"] for ratio in ratios]
         above = [ratio["upper"] - ratio["median"] for ratio in ratios]
@@ -43,7 +44,7 @@ def draw_ratios(
             medians, rows, xerr=[below, above], fmt="o", color=colour, markersize=6, label=name
         )
     for row, case in enumerate(cases):
-        ratio = found[row].get(case.get("fastest"))
+        ratio = all_ratios[row].get(case.get("fastest"))
         if ratio:
             axes.annotate(
                 digits(ratio["median"]),

@@ -3,7 +3,7 @@
 A contestant is called as its users call it, unless its name ends with CODE. A contestant of ours
 whose name is X followed by RUNTIME calls the same code as X in another way.
 
-`options` of a benchmark has `rounds`, `block_seconds` and `threads`. Further options say how a
+The `options` of a benchmark are `rounds`, `block_seconds` and `threads`. Further options say how a
 contest is run: `device` ("cpu" or "cuda"), `strict`, `timeout` (seconds that a step of a contestant
 may take) and `alone` (names of contestants that start alone).
 """
@@ -63,7 +63,7 @@ def make_parser(program: str, description: str | None) -> argparse.ArgumentParse
 
 
 def new_report(options: argparse.Namespace, names: Collection[str] = ()) -> dict[str, Any]:
-    """Return a report without cases: place, time, conditions and missing peers."""
+    """Return a report without cases: machine, time, conditions and missing peers."""
     return {
         "machine": host.describe(options.threads),
         "date": host.now(),
@@ -185,8 +185,8 @@ def ask(
     environment: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Return a service's answer to a setup. The service has its own process, which may crash or
-    take too long; then ChildError is raised."""
+    """Return a service's answer to a setup. The service has its own process. Raises ChildError if
+    this process crashes or takes too long."""
     name = name or service.rpartition(":")[2]
     with Child(name, service, setup, timeout=timeout, environment=environment) as child:
         return child.receive(name)
@@ -211,8 +211,8 @@ def run_decided(
     options: argparse.Namespace,
     exact: Sequence[np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """Like `run`; if that does not decide who is faster, run once more with AGAIN times the rounds
-    and return only the second results."""
+    """Return the results of `run`. If these do not show which contestant is faster, run once more
+    with AGAIN times the rounds and return only the second results."""
     found = run(name, entries, options, exact)
     if not is_decided(found):
         longer = argparse.Namespace(**{**vars(options), "rounds": AGAIN * options.rounds})
@@ -222,7 +222,7 @@ def run_decided(
 
 def is_decided(case: Mapping[str, Any]) -> bool:
     """Return whether all ratios are decided: for each of our compiled contestants that is called as
-    by users, the quartiles of the fastest peer's ratio lie on one side of 1."""
+    users do, the quartiles of the fastest peer's ratio lie on one side of 1."""
     ratios = [
         ratios[case["fastest"]]
         for name, ratios in case["ratios"].items()
@@ -261,7 +261,8 @@ def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
     """Return the peer with the lowest ratio, among peers called as users do or, with `code`, among
-    peers' code; None without a peer. A busy machine changes ratios less than times."""
+    peers' code alone; None without a peer. Ratios are used because a busy machine changes ratios
+    less than times."""
     peers = [
         name
         for name in ratios

@@ -42,7 +42,7 @@ def record(
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
     **facts: Any,
 ) -> int:
-    """Run jobs one after the other; write their results to NAME.json, as the report's list `key`,
+    """Run jobs one after another; write their results to NAME.json, as the report's list `key`,
     and a page of the tables that `parts` makes from the report.
 
     `facts` are further values of the report, `peers` the keys of peers that may be missing. With
@@ -94,8 +94,8 @@ def run(
 
 
 def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
-    """Return the names with any of the parts; all without parts. Raises UsageError if no name has
-    one."""
+    """Return the names with any of the parts, or all names without parts. Raises UsageError if no
+    name has any of them."""
     found = [name for name in names if not parts or any(part in name for part in parts)]
     if not found:
         raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")

@@ -1,5 +1,5 @@
-"""Layers of PyTorch in many shapes, compiled without a search, compared with other frameworks. It
-shows how good the schedule rules are on shapes that they were not made for."""
+"""PyTorch's layers in many shapes, compiled without a search, compared with other frameworks. The
+comparison shows how good the schedule rules are on shapes that they were not made for."""
 
 from __future__ import annotations
 

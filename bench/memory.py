@@ -49,7 +49,7 @@ def of_needle(call: Callable[[], object]) -> int:
 
 def of_code(call: Callable[[], object]) -> int:
     """Return the bytes that a call takes from the system. Compiled code keeps the memory of a call
-    for the next call, so that memory is freed first."""
+    for the next call, so this memory is freed first."""
     import tvm_ffi
 
     tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
@@ -113,7 +113,7 @@ def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dic
 def peak_memory() -> int:
     """Return the most bytes of memory that this program had resident.
 
-    ru_maxrss would not serve: it begins with the parent's memory when this process was started.
+    ru_maxrss would be wrong: it begins with the parent's memory at the start of this process.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

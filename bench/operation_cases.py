@@ -1,8 +1,8 @@
 """Single operations, most of them in three sizes, for `bench.operations`.
 
 Each case of `CASES` has a function that draws the inputs for a size. For needle and for PyTorch it
-has a function of a size that returns the function to call on these inputs. Cases whose name this
-needle lacks are left out.
+has a function of a size that returns the function to call on these inputs. Cases with a name that
+this version of needle lacks are left out.
 """
 
 from __future__ import annotations
@@ -176,16 +176,16 @@ def _associative(
 
 
 def _convolution(kind: str, *sizes: Size) -> Case:
-    """Return a case of a convolution. A size has the input's size (n, channels, *extents) and
-    further arguments: outputs, kernel, stride, padding and, if transposed, output padding."""
+    """Return a case of a convolution. A size has the input's size (n, channels, *extents), then
+    the outputs, kernel, stride, padding and, if transposed, output padding."""
     end = 2 + int(kind[-2])
     return _of_layer(kind, sizes, lambda size: (size[:end], (size[1], *size[end:])))
 
 
 def _small(function: Callable[..., Any]) -> Case:
     """Return a case whose time is spent between Python and the kernel. `function` takes either
-    package, and vectors `a`, `b` of ten elements or a matrix `M` of sixteen, as its argument names
-    say."""
+    package and, by the names of its arguments, vectors `a` and `b` of ten elements or a matrix `M`
+    of sixteen."""
     shapes: dict[str, Size] = {"a": (10,), "b": (10,), "M": (4, 4)}
     names = list(inspect.signature(function).parameters)[1:]
 

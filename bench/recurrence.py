@@ -40,7 +40,7 @@ OURS, BEFORE, BEFORE_EAGER = (
 JAX = "JAX lax.scan"
 BEFORES = (BEFORE, BEFORE_EAGER)
 PEERS = ("torch", "onnxruntime", "jax")
-# Gradients of the earlier commit are compiled up to this number of steps: it unrolled each step.
+# Gradients of the earlier commit are compiled up to this number of steps: it unrolls each step.
 MOST_UNROLLED = 24
 
 COMPILED, STEPS = "peephole_lstm", (10, 100, 1_000, 10_000)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if options.before and not options.own:
         notes.append(
             f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
-            "eager; the table shows the faster one, and says so if it is the eager one"
+            "eager; the table shows the faster one, and says so if that is the eager one"
         )
     name = "recurrence-own" if options.own else "recurrence"
     return harness.run(options, name, cases, PEERS, notes, "compared with others", summary)
@@ -131,8 +131,8 @@ def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> h
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each case: the fastest other contestant of this commit, the faster of the
-    earlier commit's, and each other; as their times over ours, with quartiles."""
+    """Return a row for each case, with times over ours and quartiles: the fastest other contestant
+    of this commit, the faster contestant of the earlier commit, and each other contestant."""
     names = dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {}))
     befores = [name for name in names if name in BEFORES]
     others = [name for name in names if name not in befores]

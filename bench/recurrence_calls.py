@@ -1,7 +1,7 @@
 """The contestants of `bench.recurrence`: factories of needle_runtime.process.timing, and a service
 that measures compiling.
 
-Each contestant gets files of the input x, (steps, batch, ...), and of the weights. In mode
+Each contestant gets files of the input x, of shape (steps, batch, ...), and of the weights. In mode
 `forward` a call's weights are constants. In mode `gradient` a call takes weights as inputs, as
 training must, and returns their gradients for the sum of y * y. This file is also loaded by path in
 a checkout of another commit, so it imports only modules that such a commit has.
@@ -26,7 +26,7 @@ _CELLS = "tests.needle.loops.cells"
 
 def needle_function(name: str, weights: Sequence[Any]) -> Callable[..., Any]:
     """Return a layer of `needle.nn`, or a cell of tests/needle/loops/cells.py, as a function of x
-    and, optionally, of other weights than `weights`."""
+    and, optionally, of weights to use in place of `weights`."""
     if name not in LAYERS:
         model = load_function(f"{_CELLS}:{name}")
         return lambda x, *given: model(x, *(given or weights))[-1]
@@ -224,9 +224,9 @@ def jax_function(name: str) -> Callable[..., Any]:
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """As a service, measure the CPU `seconds` to trace a cell (`what` is "trace") or to compile it,
-    with or without the check against eager code; of its gradient if `mode` says so. The compiler
-    compiles something else first."""
+    """As a service, measure the CPU `seconds` to trace a cell (if `what` is "trace") or to compile
+    it, with or without the check against eager code. If `mode` says so, measure the cell's gradient
+    instead. The compiler compiles something else first."""
     import needle as ndl
     import needle_tvm
     from needle.trace import trace

@@ -56,7 +56,7 @@ def load_batches(path: str, convert: Callable[[np.ndarray], Any]) -> list[list[A
 def _written(
     framework: Any, model: Any, loss: Callable[..., Any], batches: list[Any], **optimizer: Any
 ) -> tuple[Callable[..., Any], Callable[..., Calls]]:
-    """Return a step as people write it, in needle and in PyTorch, and a factory of its calls."""
+    """Return a step as users write it, in needle and in PyTorch, and a factory of its calls."""
     for module in model.train().modules():
         if isinstance(module, framework.nn.Dropout):
             module.p = 0.0  # frameworks draw different random numbers
@@ -67,7 +67,7 @@ def _written(
         found.backward()
         framework.nn.utils.clip_grad_norm_(model.parameters(), NORM)
         adam.step()
-        adam.zero_grad()  # at the end, so that a step's memory includes its gradients
+        adam.zero_grad()  # comes last, so that a step's memory includes its gradients
         return found.detach()
 
     def slow_down() -> None:

@@ -1,10 +1,10 @@
 """Losses of training steps compiled by `needle_tvm.jit`, compared with the losses of eager steps.
 
 A step clears the gradients, goes forward and backward, clips the gradients by their norm, and
-steps the optimizer and a cosine schedule. Losses are compared, not parameters. Where a parameter's
-gradient is rounding alone (a bias before batch norm), AdamW and Lion turn it into steps of full
-size in any direction, without effect on the loss. The steps are also exported: a process that has
-only the artifact continues where another stopped.
+steps the optimizer and a cosine schedule. Losses are compared, not parameters: if a parameter's
+gradient is only rounding error (a bias before batch norm), AdamW and Lion turn it into steps of
+full size in any direction, without effect on the loss. The steps are also exported: a process that
+has only the artifact continues where another process stopped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ print(*[float(x).hex() for x in found])
 
 
 class Training:
-    """A model in a dtype with its optimizer and schedule; every construction gives the same."""
+    """A model in a dtype with its optimizer and schedule; all instances start equal."""
 
     def __init__(self, name: str, optimizer: str, dtype: str, steps: int, seed: int = 0) -> None:
         ndl.manual_seed(seed)
@@ -121,7 +121,7 @@ def compare(name: str, optimizer: str, options: argparse.Namespace) -> dict[str,
 
 
 def goes_on(training: Training, step: Any, steps: int) -> dict[str, bool]:
-    """Return whether two processes with only the exported step, one after the other, have the same
+    """Return whether two processes with only the exported step, one after another, have the same
     losses and state as one process alone, and whether that process has the losses of the step."""
     numbers = range(steps, steps + 2 * HALF)
     with scratch_folder("needle-bench-") as folder:
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.make_parser("bench.training_curves", __doc__)
     add, positive = parser.add_argument, cli.positive
     add("--steps", type=positive, default=500, metavar="N", help="training steps (%(default)s)")
-    add("--seed", type=cli.natural, default=0, metavar="N", help="of the weights (%(default)s)")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="seed of weights (%(default)s)")
     add("--optimizers", nargs="+", choices=OPTIMIZERS, default=tuple(OPTIMIZERS))
     add("--stage", choices=("noopt", "fused", "tuned"), default="tuned")
     add("--export", action="store_true", help="also export each step and resume elsewhere")

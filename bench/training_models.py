@@ -1,5 +1,5 @@
-"""Seven small models to train, one source for two frameworks. `MODELS[name](framework)` takes the
-module `needle` or `torch`, and returns a model, its batches and its loss.
+"""Seven small models to train, with one source for both frameworks. `MODELS[name](framework)` takes
+the module `needle` or `torch`, and returns a model, its batches and its loss.
 
 `batch(i)` returns NumPy arrays, the same for the same i; `loss(model, *tensors)` returns a scalar.
 """
@@ -161,7 +161,7 @@ def vae(framework: Any) -> Made:
 
 
 def gnn(framework: Any) -> Made:
-    """Return a graph network of points that learns how far a point's nearest is, on average."""
+    """Return a graph network of points that learns the mean distance to a point's nearest point."""
     nn = framework.nn
 
     class Layer(nn.Module):

@@ -36,7 +36,7 @@ NOTES = (
     "a step: forward, loss, backward, gradients clipped by norm, AdamW, and the loss read; without "
     "dropout; the same weights and batches for all",
     f"losses of the first {training_calls.COMPARED} steps are compared with losses of eager steps "
-    f"in float64: they agree to 1.1e-4, those of resnet to {TOLERANCES['resnet']:g}; `error` is "
+    f"in float64: they agree to 1.1e-4, resnet's to {TOLERANCES['resnet']:g}; `error` is "
     "the largest difference over the largest loss",
     "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
     "AdamW is the fused one; JAX's state is donated",
@@ -46,8 +46,8 @@ NOTES = (
 
 def make_parser() -> argparse.ArgumentParser:
     parser = harness.make_parser("bench.training_steps", __doc__)
-    # A contestant that fails is left out of the row. Contestants that compile start one after the
-    # other, so that their first calls can be compared.
+    # A contestant that fails is left out of the row. Contestants that compile start one after
+    # another, so that their first calls can be compared.
     parser.set_defaults(strict=False, alone=(OURS, COMPILE, JAX))
     add = parser.add_argument
     add(
@@ -109,14 +109,14 @@ def contestants(name: str, options: argparse.Namespace, folder: Path) -> list[Co
 
     # Each contest has its own caches, so that a first call compiles.
     caches = {key: str(folder / key) for key in ("NEEDLE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-    found = [entry(contests.EAGER, "needle", {}, compiled=False)]
-    found.append(entry(OURS, "needle", caches, compiled=True))
+    entries = [entry(contests.EAGER, "needle", {}, compiled=False)]
+    entries.append(entry(OURS, "needle", caches, compiled=True))
     if importlib.util.find_spec("torch"):
-        found.append(entry(TORCH, "pytorch", {}, threads=threads, compiled=False))
-        found.append(entry(COMPILE, "pytorch", caches, threads=threads, compiled=True))
+        entries.append(entry(TORCH, "pytorch", {}, threads=threads, compiled=False))
+        entries.append(entry(COMPILE, "pytorch", caches, threads=threads, compiled=True))
     if importlib.util.find_spec("jax"):
-        found.append(entry(JAX, "jax", apps.peers.PEERS["jax"].environment(threads)))
-    return [each for each in found if each.name in options.contestants]
+        entries.append(entry(JAX, "jax", apps.peers.PEERS["jax"].environment(threads)))
+    return [each for each in entries if each.name in options.contestants]
 
 
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:
@@ -160,7 +160,7 @@ def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_table(found: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """Return a row for each model, in MB, and our memory over PyTorch's."""
+    """Return a row for each model: memory in MB, and our memory over PyTorch's."""
     names = list(dict.fromkeys(name for each in found for name in each["bytes"]))
     rows = [["MB", *names, f"{OURS} / {TORCH}"]]
     for each in found:

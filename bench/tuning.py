@@ -1,12 +1,14 @@
 """Compare schedules after equal minutes: our rules alone, our search, and TVM's tune_relax.
 
-Our search gets the minutes. TVM's search then gets the seconds that ours took from the call to the
-compiled library. Each runs in its own process with an empty store. TVM's is the documented pipeline
-for static shapes with packed weights: gradient scheduler, evolutionary search and xgboost, with
-batches small enough that every kernel gets one. Both time a candidate as TVM does by default: 3
-calls, or as many as take 100 ms. Ours also checks every candidate's results.
+Our search gets the minutes. TVM's search then gets as many seconds as our search took from the call
+to the compiled library. Each search runs in its own process with an empty store. TVM's search is
+the documented pipeline for static shapes with packed weights: gradient scheduler, evolutionary
+search and xgboost, with batches small enough that every kernel gets one. Both searches time a
+candidate as TVM does by default: 3 calls, or more until 100 ms have passed. Our search also checks
+every candidate's results.
 
-Each model's results are saved when it is done; run the same command again to do the others.
+Each model's results are saved when they are complete; the same command then runs the models that
+are left.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ TEN = (
 )
 LIBRARY, PARAMS = "stock.so", "params.npz"
 
-_SPARE_SECONDS = 3600.0  # a search may exceed its budget by this
+_SPARE_SECONDS = 3600.0  # a search may exceed its budget by this much
 _BATCH = 16  # candidates of a kernel in a batch of TVM's search; its default reaches few kernels
 _FAILED = 1e9  # seconds in TVM's record of a candidate that did not run
 
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             found = contests.run(case.name, entries(subject, folder, options), options)
         report["cases"].append({**found, "searches": {OURS: ours, STOCK: stock}})
         apps.report.write_json(report, target)
-    parts = [("what was found", table(report["cases"]))]
+    parts = [("results", table(report["cases"]))]
     tables.publish(report, options.out, options.name, parts, charts.draw_ratios)
     return cli.OK
 
@@ -158,7 +160,7 @@ def _choices(threads: int, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each model: each search's time, candidates and kernels, and its worth."""
+    """Return a row for each model: each search's time, candidates, kernels and gain."""
     rows = [["case"]]
     for whose in ("our", "TVM's"):
         rows[0] += [f"{whose} search", "candidates (failed)", "kernels"]
@@ -224,7 +226,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
                 raise TimeoutError("the time is over")
 
     def import_intrinsics() -> None:
-        # Otherwise each process's first candidate pays for it: 10 s, too long if others run.
+        # Otherwise each process's first candidate would spend 10 s on this import.
         import tvm.s_tir.tensor_intrin  # noqa: F401
 
     with tempfile.TemporaryDirectory(prefix="stock-tune-") as logs, target:

@@ -15,7 +15,7 @@ its own process with a time limit, and adds to zoo.jsonl a line of JSON with eac
 - times, only on request: a contest (`bench.contests`) of whole calls of the exported artifact, the
   model in PyTorch, and the frameworks that read its ONNX file; zoo.md is the page of all contests
 
-A result may differ from PyTorch's by 1e-4 of its largest element, a gradient by 1e-3. Code must
+A result may differ from PyTorch's by 1e-4 of its largest element, and a gradient by 1e-3. Code must
 give the same bits after it is exported and loaded again. A refused model counts as wrong. Steps
 that already have a right result are skipped, so an interrupted run can be continued.
 """
@@ -193,7 +193,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="dynamo" if newer else "torchscript",
         help="PyTorch's exporter (default: dynamo if onnxscript is installed)",
     )
-    add("--table", action="store_true", help="only print the results so far, and make their page")
+    add("--table", action="store_true", help="only print the results so far, and write their page")
     return parser
 
 

@@ -3,10 +3,10 @@
 The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) were
 shuffled with seed 17. From the front of each list come the first twenty models that are not in
 `bench.zoo_models`, that PyTorch itself runs, and that are small: at most 30 million parameters and
-256 x 256 pixels for timm; for transformers at most 60 million with two layers and 1000 tokens.
-The choice did not depend on whether needle takes a model. "drawn timm 20" has the first twenty
-models of timm's list (1.0.31), shuffled with seed 20, that are in no other group and have fewer
-than 30 million parameters, at their own sizes.
+256 x 256 pixels for timm; at most 60 million parameters, with two layers and 1000 tokens, for
+transformers. The choice did not depend on whether needle accepts a model. "drawn timm 20" has the
+first twenty models of timm's list (1.0.31), shuffled with seed 20, that are in no other group and
+have fewer than 30 million parameters, at their own sizes.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ def images(count: int, size: int) -> torch.Tensor:
 @torch.no_grad()
 def settled(model: nn.Module, size: int) -> nn.Module:
     """Return the model in eval mode, with numbers that make a fault visible. Heads that a package
-    fills with zeros get random numbers. Where untrained batch norms make the activations vanish, so
-    that every image has the same result, batch norms get the statistics of eight images."""
+    fills with zeros get random numbers. If untrained batch norms make the activations vanish, so
+    that every image has the same result, the batch norms get the statistics of eight images."""
     for each in model.parameters():
         if each.ndim > 1 and not each.any():
             nn.init.normal_(each, std=0.02)

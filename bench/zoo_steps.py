@@ -24,8 +24,9 @@ from needle_runtime.text import error_line
 MOST = {"eager": MODEL, "gradients": 10 * MODEL, "onnx": MODEL, "tuned": MODEL, "imported": MODEL}
 OURS = "needle"
 
-# A gradient's error is relative to its own largest element, or to this part of the model's largest
-# if that is more: the gradient of a bias that a norm or softmax cancels is rounding alone.
+# A gradient's error is relative to its own largest element, or to this fraction of the model's
+# largest gradient if that is larger: the gradient of a bias that a norm or softmax cancels is only
+# rounding error.
 _NEGLIGIBLE = 1e-3
 
 _ROUNDINGS = 4  # factor on PyTorch's own error, for two results with different roundings
@@ -105,7 +106,7 @@ class Subject:
 
     @property
     def given(self) -> list[Any]:
-        """The inputs of the ONNX file: all that the results depend on."""
+        """The inputs of the ONNX file: all inputs on which the results depend."""
         return self.arrays[: len(_session(self.file).get_inputs())]
 
 
@@ -179,26 +180,26 @@ def _compiled(
 
 
 def gradients(subject: Subject) -> Found:
-    """Compare gradients with PyTorch's. If PyTorch's float32 gradients are as far from its float64
-    gradients (an element is on the edge of a ReLU), the comparison is made in float64."""
+    """Compare gradients with PyTorch's. If PyTorch's float32 gradients differ as much from its
+    float64 gradients (an element is on the edge of a ReLU), the comparison is made in float64."""
     import torch
 
     import needle.torch
 
     wanted = _of_pytorch(subject.module, subject.tensors)
-    found = _far(_of_needle(subject.loaded, subject.arrays), wanted)
-    if found["error"] <= MOST["gradients"]:
-        return found
+    distance = _far(_of_needle(subject.loaded, subject.arrays), wanted)
+    if distance["error"] <= MOST["gradients"]:
+        return distance
     wide = [each.double() if each.is_floating_point() else each for each in subject.tensors]
     try:
         exact = _of_pytorch(subject.module.double(), wide)
         if _far(wanted, exact)["error"] <= MOST["gradients"]:
-            return found
+            return distance
         loaded = needle.torch.load(subject.module, *wide)
     finally:
         subject.module.to(torch.float32)
-    found = _far(_of_needle(loaded, [each.numpy() for each in wide]), exact)
-    return {**found, "in": "float64"}
+    distance = _far(_of_needle(loaded, [each.numpy() for each in wide]), exact)
+    return {**distance, "in": "float64"}
 
 
 def _factors(shapes: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -276,7 +277,7 @@ def times(subject: Subject) -> Found:
         inputs = _saved(subject.folder / "onnx.npz", subject.given)
         entries += apps.peers.readers(options.peers, str(subject.file), inputs, threads)
     except Exception as error:  # any error of PyTorch's exporter or ONNX Runtime
-        failed["those that read ONNX"] = error_line(error)
+        failed["peers that read ONNX"] = error_line(error)
     report = contests.new_report(options, options.peers)
     # Random weights may magnify rounding: ConvMixer's results have three correct digits in float32.
     allowed = max(MODEL, _ROUNDINGS * subject.rounding)

@@ -1,8 +1,8 @@
 """A convolutional network learns to read handwritten digits of 8 x 8 pixels.
 
-The same small filters look at every place, so the network needs few weights. Training shifts each
-image by up to a pixel, which gives nine times as many images. The picture shows the answers of the
-first filters to a digit, and the test images that are still misread.
+The same small filters are applied at every place, so the network needs few weights. Training shifts
+each image by up to a pixel, which gives nine times as many images. The picture shows the answers of
+the first filters to a digit, and the test images that are still misread.
 
 Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition"
 (1998).

@@ -61,7 +61,7 @@ class Lesson:
     """One run of a lesson: its options, its clock and its results."""
 
     def __init__(self, steps: int, **choices: Sequence[str]) -> None:
-        """Read the command line; `choices` are more options; the first value is the default.
+        """Read the command line. `choices` are further options; the first value is the default.
 
         Seeds needle; `random` is NumPy's generator for the lesson's random numbers.
         """
@@ -134,7 +134,7 @@ class Lesson:
         begin = time.perf_counter()
         model.eval()
         tensors = [ndl.Tensor(np.asarray(x), requires_grad=False) for x in inputs]
-        compiled = needle_tvm.compile(model, *tensors, recompile=True)  # so that it is timed
+        compiled = needle_tvm.compile(model, *tensors, recompile=True)  # the time is measured
         compile_seconds = time.perf_counter() - begin
         library = compiled.export(out / self.name)
         difference = self._difference(library, model, tensors)
@@ -198,7 +198,7 @@ def predict(model: Any, *arrays: Any) -> Any:
 
 
 def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
-    """Return (N, tokens, tokens) for each encoder layer: how much each token looks at another."""
+    """Return (N, tokens, tokens) for each encoder layer: the attention of each token to another."""
     attentions = [layer.self_attn for layer in layers]
     seen: list[Any] = []
     hooks = [a.register_forward_hook(lambda _, given, y: seen.append(given[0])) for a in attentions]
@@ -210,7 +210,7 @@ def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def likeness(real: np.ndarray[Any, Any], made: np.ndarray[Any, Any], k: int = 3) -> float:
-    """Return how well samples `made` (n, features) cover the `real` ones, from 0 to 1.
+    """Return how well the samples `made` (n, features) cover the samples `real`, from 0 to 1.
 
     Precision is the share of made samples that are closer to a real sample than its k-th real
     neighbour; recall is the same with real and made exchanged (Kynkäänniemi et al. 2019). The
@@ -242,7 +242,7 @@ def laid_out(near: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndar
 
 
 def tiles(images: np.ndarray[Any, Any], columns: int) -> np.ndarray[Any, Any]:
-    """Return images (N, h, w) as one with gaps (rows * (h + 1), columns * (w + 1))."""
+    """Return images (N, h, w) as one image with gaps, (rows * (h + 1), columns * (w + 1))."""
     count, height, width = images.shape
     rows = -(-count // columns)
     canvas = np.zeros((rows * columns, height + 1, width + 1), images.dtype)

@@ -1,8 +1,8 @@
 """Two networks learn from each other: one draws digits, the other tells them apart from real ones.
 
 The generator never sees a digit. It turns random numbers into an image, and the discriminator's
-gradient tells it how to make the image look more real. The picture shows the images of the same
-random numbers in the course of training, and drawings at the end.
+gradient tells it how to make the image look more real. The picture shows the images that the same
+random numbers give in the course of training, and drawings at the end.
 
 Source: Goodfellow et al., "Generative adversarial nets" (2014).
 Measured: likeness to test digits (common.py) 0.74 after 26 s of training; samples of a Gaussian
@@ -41,7 +41,7 @@ def numbers(count):
 
 
 def blurred(images):
-    """Return images with noise, so that the discriminator is never quite sure which are real."""
+    """Return the images with noise, so that the discriminator is never sure which are real."""
     return images + 0.1 * ndl.randn(*images.shape)
 
 

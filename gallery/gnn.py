@@ -2,7 +2,8 @@
 
 In Zachary's karate club the teacher and the president quarrelled, and all 34 members chose a side.
 The network knows the choice of these two and who is friends with whom. Each layer averages a
-member's features with its friends'. The picture shows how sure the network is of each member.
+member's features with the features of its friends. The picture shows how sure the network is of
+each member.
 
 Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks" (2016);
 Zachary, "An information flow model for conflict and fission in small groups" (1977).

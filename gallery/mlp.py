@@ -1,7 +1,8 @@
 """An MLP learns which arm of three spirals a point lies on.
 
 No straight line separates the arms, so logistic regression is little better than guessing. Two
-hidden layers bend the plane until a line does. The picture shows how the network divides the plane.
+hidden layers bend the plane until a line separates the arms. The picture shows how the network
+divides the plane.
 
 Source: Rumelhart, Hinton and Williams, "Learning representations by back-propagating errors"
 (1986); Lang and Witbrock (1988) introduced two spirals as a test.

@@ -1,11 +1,11 @@
 """A policy learns to balance a pole on a cart by trying.
 
-It pushes left or right at random; a network gives the chances. Pushes after which the pole stood
-longer than usual become more likely, others less. The picture shows how long the pole stood
-in training, and its angle under random pushes and under the trained policy.
+It pushes left or right at random; a network gives the probabilities. Pushes after which the pole
+stood longer than usual become more likely, and other pushes less likely. The picture shows how long
+the pole stood in training, and its angle under random pushes and under the trained policy.
 
 Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
-learning" (1992); cart and pole are those of Barto, Sutton and Anderson (1983).
+learning" (1992); cart and pole follow Barto, Sutton and Anderson (1983).
 Measured: 500 of 500 steps upright from new beginnings after 6 s of training; random pushes 22.
 """
 

@@ -32,24 +32,24 @@ def name_of(lesson: tuple[str, ...]) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> Table:
-    made = Table("model", "parameters", "trained", "compiled", "metric", "score", "baseline")
-    made.add_column("library")
-    made.add_column("differs by")
-    for column in made.columns[1:]:
+    shown = Table("model", "parameters", "trained", "compiled", "metric", "score", "baseline")
+    shown.add_column("library")
+    shown.add_column("differs by")
+    for column in shown.columns[1:]:
         column.justify = "right"
-    for found in results:
-        made.add_row(
-            found["model"],
-            f"{found['parameters']:,}",
-            f"{found['train_seconds']:.1f} s",
-            f"{found['compile_seconds']:.1f} s",
-            found["metric"],
-            f"{found['score']:.4g}",
-            f"{found['baseline']:.4g}",
-            f"{found['library_bytes'] / 1000:.0f} kB",
-            f"{found['max_difference']:.1e}",
+    for result in results:
+        shown.add_row(
+            result["model"],
+            f"{result['parameters']:,}",
+            f"{result['train_seconds']:.1f} s",
+            f"{result['compile_seconds']:.1f} s",
+            result["metric"],
+            f"{result['score']:.4g}",
+            f"{result['baseline']:.4g}",
+            f"{result['library_bytes'] / 1000:.0f} kB",
+            f"{result['max_difference']:.1e}",
         )
-    return made
+    return shown
 
 
 def contact_sheet(out: Path, names: list[str]) -> Figure:

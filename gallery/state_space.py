@@ -1,7 +1,7 @@
 """A selective state-space model (S6) learns to keep letters and to ignore the rest.
 
 It reads 24 places, four with letters and the others empty, then four question marks, where it must
-give the letters in order. The input decides how fast the state decays and what is added to it;
+give the letters in order. The input decides how fast the state decays and what the step adds to it;
 `needle.scan` runs the steps. The picture shows how much of the state each place replaces.
 
 Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces" (2023),

@@ -1,8 +1,8 @@
 """A Transformer learns to sort ten numbers, at all places at once.
 
 It sees rows of digits and the sorted rows, never a rule. At each place it must give the digit of
-the sorted row, and to find it, count the smaller digits. The picture shows which inputs each place
-of the result looks at.
+the sorted row, and it must count the smaller digits to find it. The picture shows which inputs each
+place of the result attends to.
 
 Source: Vaswani et al., "Attention is all you need" (2017); Karpathy's minGPT has sorting as an
 exercise.

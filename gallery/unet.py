@@ -2,7 +2,7 @@
 
 On the way down, the network halves the picture and sees a wider area. On the way up, it doubles the
 picture and also gets its earlier features of that size, so edges stay sharp. Otsu's threshold needs
-one brightness that separates cells from background, and there is none.
+one brightness that separates cells from background, but no such brightness exists here.
 
 Source: Ronneberger, Fischer and Brox, "U-Net: convolutional networks for biomedical image
 segmentation" (2015); Otsu (1979).

@@ -1,24 +1,25 @@
 """The kernel lab: one kernel at a time, from naive to faster than the libraries, step by step.
 
 A *workload* defines a computation. A *ladder* is its list of *rungs*: each rung changes one thing
-about how it is computed and states the gain to expect. `python -m kernel_lab gemm -d cpu` checks
-every rung against NumPy, times them side by side and prints the gain of each step. `show` does the
-same for a schedule of your own, and `python -m kernel_lab check 3` for the exercises of a lesson.
+about how the workload is computed and states the expected gain. `python -m kernel_lab gemm -d cpu`
+checks every rung against NumPy, times the rungs side by side and prints the gain of each step.
+`show` checks and times a schedule of your own, and `python -m kernel_lab check 3` judges the
+exercises of a lesson.
 
 The lab uses TVM through needle_tvm and does not use needle. Importing this package imports neither.
 
-- `workloads` defines what is computed: sizes, a definition in TE, a NumPy reference, useful work.
-  `ladders` defines how: one function per rung and one file per workload and device. A rung's
-  docstring gives its reason, and `expected` its factor against the rung it starts from; a rewrite
-  of the definition is a rung of its own. `registry` lists them without importing TVM.
+- `workloads` defines computations: sizes, a definition in TE, a NumPy reference, useful work.
+  `ladders` defines their schedules: one function per rung and one file per workload and device. A
+  rung's docstring gives its reason, and `expected` its factor against the rung it starts from; a
+  rewrite of the definition is a separate rung. `registry` lists both without importing TVM.
 - `run` builds the rungs, checks them and the peers against NumPy in float64, times them in one
   contest, and returns the plain data of `results`. `table` prints this data and `report` makes a
   page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
 - `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
-  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. `traffic`
-  counts the bytes of each cache level for the roofline, whose `limits` are measured: at the size of
-  the run, from addresses alone (`trace.stream`).
+  the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. For the
+  roofline, whose `limits` are measured, `traffic` counts the bytes of each cache level at the size
+  of the run, from addresses alone (`trace.stream`).
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.

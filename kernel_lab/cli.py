@@ -55,9 +55,9 @@ def make_parser() -> Parser:
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
     add("--rungs", metavar="LIST", help="comma-separated rungs to run (all)")
-    size = "dimensions; missing ones come from the first size of --list"
+    size = "dimensions; missing dimensions come from the first size of --list"
     add("--size", type=_assignments, default={}, metavar="M=..,N=..", help=size)
-    add("--trials", type=natural, default=0, metavar="N", help="of each search (%(default)s: none)")
+    add("--trials", type=natural, default=0, metavar="N", help="trials per search (%(default)s)")
     add("--peers", action="store_true", help="also time NumPy and PyTorch")
     add("--sweep", type=_sweep, metavar="M=..,..", help="also time the ladder over sizes")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
@@ -65,7 +65,7 @@ def make_parser() -> Parser:
     add("--untimed", action="store_true", help=untimed)
     arch = "with --untimed, compile GPU code for this architecture (this GPU's, or sm_90)"
     add("--arch", metavar="sm_75", help=arch)
-    diff = "print what a rung changes in the TVMScript, at a small size unless --size gives one"
+    diff = "print a rung's changes in the TVMScript, at a small size unless --size gives one"
     add("--diff", metavar="RUNG", help=diff)
     add("--report", type=Path, metavar="DIR", help="write an HTML report to this folder")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
@@ -188,7 +188,7 @@ def _run(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         timed=not options.untimed,
         arch=options.arch,
-        # Compiling and tracing take a minute; with --quiet alone nobody would see the figures.
+        # Compiling and tracing take a minute; with only --quiet, nobody would see the figures.
         static=options.untimed and bool(not options.quiet or options.json or options.report),
     )
     from kernel_lab.table import print_result

@@ -48,11 +48,11 @@ def instructions(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def hot_part(text: str) -> HotPart:
-    """Return the innermost loop or straight-line block with the most arithmetic; among equals, a
-    loop before a block, and then the longer one.
+    """Return the innermost loop or straight-line block with the most arithmetic. Among equals, a
+    loop comes before a block, and a longer part before a shorter one.
 
-    An innermost loop is a backward jump with no other one inside. A block goes from label to label;
-    if everything was unrolled, the work is in a block.
+    An innermost loop is a backward jump with no other backward jump inside. A block goes from label
+    to label; if everything was unrolled, the work is in a block.
     """
     ptx = ".entry" in text
     label, jump = (_PTX_LABEL, _PTX_JUMP) if ptx else (_X86_LABEL, _X86_JUMP)

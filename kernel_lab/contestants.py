@@ -35,7 +35,7 @@ def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
 def device_library(
     path: str, inputs: str, output: Sequence[int], dtype: str = "float32"
 ) -> ClockedCalls:
-    """Load a rung's library for a GPU; a call is one launch and the wait for it."""
+    """Load a rung's library for a GPU. A call launches the kernel and waits for it."""
     from needle_runtime._tvm.ffi import load_cuda_runtime
     from needle_runtime.device_clock import contestant
     from needle_runtime.memory import CudaMemory
@@ -114,8 +114,8 @@ def _torch_vector_add(torch: Any, tensors: list[Any], mode: str) -> Callable[[],
 
 
 def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
-    """PyTorch's conv1d is a correlation, so it gets the reversed kernel; the reversal is not
-    timed."""
+    """Return a call of PyTorch's conv1d. It is a correlation, so it gets the reversed kernel; the
+    reversal is not timed."""
     signal, kernel = tensors[0][None, None], tensors[1].flip(0)[None, None]
     extent, taps = tensors[0].shape[0], tensors[1].shape[0]
     conv1d = torch.nn.functional.conv1d

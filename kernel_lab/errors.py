@@ -6,7 +6,7 @@ from needle_runtime.errors import NeedleTVMError, UsageError
 
 
 class LabError(NeedleTVMError):
-    """Base of the lab's own errors: the request was valid but did not succeed."""
+    """The base of the lab's own errors: the request was valid but did not succeed."""
 
 
 class LabUsageError(LabError, UsageError):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Field:
     """The contestants of one contest: libraries and inputs in a folder.
 
-    An entry that fails or is wrong raises ContestantError or TimingError. With `keep_going` its
-    `refused` gets the reason instead, and the other entries go on.
+    An entry that fails or is wrong raises ContestantError or TimingError. With `keep_going`, the
+    entry's `refused` gets the reason instead, and the other entries continue.
     """
 
     def __init__(

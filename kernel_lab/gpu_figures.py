@@ -98,7 +98,7 @@ def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
 
 
 def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]) -> Requests:
-    """Return the requests of a trace made at `size`; `kernels` say which loads nvcc joined, if
+    """Return the requests of a trace made at `size`; `kernels` show which loads nvcc joined, if
     any."""
     sectors: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
     degree: dict[bool, int] = {}
@@ -120,7 +120,7 @@ def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]
 
 def _width(kernels: Sequence[Kernel], access: str) -> int:
     """Return the bytes that each thread accesses at once in PTX if all such accesses are vectors of
-    one width, else 0: then the accesses of the schedule's own loops count."""
+    one width. Otherwise return 0, and the accesses of the schedule's own loops count."""
     found = {width for kernel in kernels for width in kernel.counts.accesses.get(access, {})}
     return _JOINED.get(found.pop(), 0) if len(found) == 1 else 0
 

@@ -77,8 +77,8 @@ def _cut(line: str) -> str:
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
     """Return an HTML table with the two texts side by side, with the changes within a line marked.
 
-    Of unchanged stretches only `context` lines around each change are kept. Lines are matched with
-    difflib's SequenceMatcher (Ratcliff and Obershelp's pattern matching).
+    Only `context` unchanged lines around each change are kept. Lines are matched with difflib's
+    SequenceMatcher (Ratcliff and Obershelp's pattern matching).
     """
     old, new = left.splitlines(), right.splitlines()
     rows = [
@@ -119,8 +119,8 @@ def _row(left: tuple[int, str] | None, right: tuple[int, str] | None, *, changed
 
 
 def _marked(left: str, right: str) -> list[str]:
-    """Return the two lines with <b> around their differences, if they have more in common than
-    not."""
+    """Return the two lines, with <b> around their differences if at least half of their text is
+    equal."""
     matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
     if matcher.ratio() < 0.5:
         return [html.escape(left), html.escape(right)]
@@ -273,7 +273,7 @@ def _run(command: list[str]) -> str:
             command, capture_output=True, text=True, timeout=_NVCC_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise LabError(f"{Path(command[0]).name} did not end within {_NVCC_SECONDS} s") from None
+        raise LabError(f"{Path(command[0]).name} took longer than {_NVCC_SECONDS} s") from None
     if done.returncode:
         said = str(done.stderr or done.stdout)
         errors = [line for line in said.splitlines() if "error" in line.lower()]

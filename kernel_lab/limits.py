@@ -1,9 +1,9 @@
 """Measure this machine's limits, and bound the time of a function of known work from below.
 
-`kernel_lab.roofline` and `bench.cpu.kernels` compare kernels with them. The model is that of S.
-Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
-architectures" (CACM 2009). Arithmetic is measured by multiply-adds in registers, traffic by
-STREAM's triad (J. McCalpin), a = b + s c.
+`kernel_lab.roofline` and `bench.cpu.kernels` compare kernels with these limits. The model is from
+S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
+multicore architectures" (CACM 2009). Arithmetic is measured with multiply-adds in registers, and
+traffic with STREAM's triad (J. McCalpin), a = b + s c.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Limits:
             rates = {int(size): float(rate) for size, rate in value["gigabytes"]}
             return cls(int(value["threads"]), float(value["gigaflops"]), rates)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"limits: {value!r} is not what to_json returns: {error!r}") from error
+            raise ValueError(f"limits: {value!r} is not from to_json: {error!r}") from error
 
 
 def floor(limits: Limits, flops: float, bytes: float) -> float:
     """Return the fewest seconds a function of this work can take, by arithmetic or by traffic.
 
-    It is only as good as its two figures: see `work` for what they count.
+    The bound is only as good as the two figures; `work` says what they count.
     """
     return max(flops / limits.gigaflops, bytes / limits.bandwidth(bytes)) / 1e9
 
@@ -174,10 +174,10 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the limits in about a second; a service function.
 
     The request holds `threads`, or a `target` with that many `num-cores`. The probes are compiled
-    for the target if given, else for this machine. Returns the values of `Limits.to_json`. Each
-    kernel is timed in several blocks, in alternation, and the fastest counts: a limit is not an
-    average, and other work that runs for a moment slows only one block. Run it in a process of its
-    own, because TVM reads the number of its threads once.
+    for the target if given, else for this machine. Returns the values of `Limits.to_json`. The
+    kernels are timed in alternating blocks, and the fastest block of each counts: a limit is not an
+    average, and other work that runs for a moment slows only one block. Run this function in a
+    separate process, because TVM reads the number of its threads once.
 
     Raises TuningError if this process's thread pool has a different number of threads.
     """

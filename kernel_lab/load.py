@@ -6,13 +6,13 @@ import os
 import time
 from pathlib import Path
 
-BUSY = 0.15  # from this share of the processors' time on, a machine counts as loaded
+BUSY = 0.15  # a machine counts as loaded from this share of the processors' time
 _SECONDS = 0.5
 _STAT = Path("/proc/stat")
 
 
 def busy_share() -> float | None:
-    """Return the share of time, 0 to 1, that our processors spend on the work of others, measured
+    """Return the share of time, 0 to 1, that our processors spend on other processes, measured
     while this process sleeps for half a second. Returns None without Linux's /proc/stat."""
     before = _times()
     time.sleep(_SECONDS)

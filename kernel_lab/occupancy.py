@@ -1,7 +1,7 @@
-"""The number of a kernel's blocks that a multiprocessor (SM) of a GPU holds, and what limits it.
+"""The number of a kernel's blocks that a multiprocessor (SM) of a GPU holds, and its limits.
 
-The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
-Capability"; the rules for registers and shared memory are those of the toolkit's own occupancy
+The limits are from the CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability"; the rules for registers and shared memory are from the toolkit's own occupancy
 calculator, cuda_occupancy.h. Each of an SM's four quarters has a quarter of the registers and gives
 them to its warps in pieces of 256. From compute capability 8.0 on, a block's shared memory includes
 1 KiB for the system.
@@ -23,8 +23,8 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Sm:
-    """The limits of an SM: warps, blocks, and bytes of shared memory; `reserved` bytes of these are
-    taken for each block, and blocks get whole pieces of `piece` bytes."""
+    """The limits of an SM: warps, blocks, and bytes of shared memory. Each block takes `reserved`
+    further bytes, and blocks get whole pieces of `piece` bytes."""
 
     warps: int
     blocks: int
@@ -48,8 +48,9 @@ SMS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The blocks of a kernel on an SM at a time, their warps, the most warps that an SM holds, and
-    the limits that allow no further block: "warps", "blocks", "registers", "shared memory"."""
+    """The number of blocks of a kernel on an SM at a time, their warps, the most warps that an SM
+    holds, and the limits that allow no further block: "warps", "blocks", "registers", "shared
+    memory"."""
 
     blocks: int
     warps: int
@@ -65,8 +66,9 @@ class Occupancy:
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Occupancy:
     """Return the occupancy of a kernel on a GPU of architecture `arch`, such as "sm_90".
 
-    `threads` is the number of threads of a block, `registers` those of a thread, `shared` the bytes
-    of shared memory of a block. Raises LabUsageError for an architecture that is not in the table.
+    `threads` is the number of threads of a block, `registers` the number of registers of a thread,
+    and `shared` the bytes of shared memory of a block. Raises LabUsageError for an architecture
+    that is not in the table.
     """
     sm = SMS.get(generation(arch))
     if sm is None:

@@ -50,36 +50,36 @@ _TORCH = {
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")
-_TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it may round
+_TENSOR_CORES = ("gemm", "gelu_matmul")  # cuBLAS uses tensor cores for these if it may round
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
     """Return the peers of a workload on a device; for a GPU also the peers on the processor."""
-    found = []
+    peers = []
     if device == "cuda" and workload.name in _TORCH:
         how = _TORCH[workload.name]
-        found.append(Peer("PyTorch", "torch_peer", how, ("torch",), device="cuda"))
+        peers.append(Peer("PyTorch", "torch_peer", how, ("torch",), device="cuda"))
         if workload.name in _TENSOR_CORES:
             how = f"{how} with TF32 allowed, on tensor cores from sm_80 on"
-            tf32 = replace(found[0], name="PyTorch, TF32", reason=how, precision="tf32")
-            found.append(tf32)
+            tf32 = replace(peers[0], name="PyTorch, TF32", reason=how, precision="tf32")
+            peers.append(tf32)
     on_processor = _on_processor(workload.name)
     if device == "cuda":
         on_processor = [replace(peer, name=f"{peer.name}, CPU") for peer in on_processor]
-    return (*found, *on_processor)
+    return (*peers, *on_processor)
 
 
 def _on_processor(name: str) -> list[Peer]:
-    found = []
+    peers = []
     if name in _NUMPY:
-        found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as installed"))
+        peers.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as installed"))
         knowing = host.openblas_environment()
         if name in _USES_BLAS and knowing:
             how = f"{_NUMPY[name]} with {' '.join(map('='.join, knowing.items()))}"
-            found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=knowing))
+            peers.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=knowing))
     if name in _TORCH:
-        found.append(Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",)))
-    return found
+        peers.append(Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",)))
+    return peers
 
 
 def contestant(peer: Peer, workload: Workload, inputs: str, size: Size, threads: int) -> Contestant:

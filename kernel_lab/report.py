@@ -56,7 +56,7 @@ def check_place(directory: Path) -> None:
     """Raise LabUsageError if the page would replace one that the lab did not write."""
     page = directory / "index.html"
     if page.exists() and _MARK not in page.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise LabUsageError(f"{page}: exists and is not a report of the lab; it was not touched")
+        raise LabUsageError(f"{page}: is not a report of the lab and was not touched")
 
 
 def escape(value: Any) -> str:
@@ -188,7 +188,7 @@ def _cells(entry: RungResult, result: LabResult) -> list[str]:
 
 
 def _kind(entry: RungResult) -> str:
-    """Return the kind of a rung, to stand behind its name; "" if the name already says it."""
+    """Return the kind of a rung, to follow its name; "" if the name already says it."""
     kind = entry.described_kind
     return "" if kind == entry.name else f' <span class="kind">{kind}</span>'
 
@@ -219,7 +219,7 @@ def _charts(result: LabResult, pictures: Path) -> str:
 
 
 def _traffic(result: LabResult) -> dict[str, Traffic]:
-    """Return the traffic of each timed rung of a CPU ladder, at the size that ran; a rung whose
+    """Return the traffic of each timed rung of a CPU ladder, at the size of the run. A rung whose
     traffic cannot be counted is left out."""
     if result.roofline is None or result.device != "cpu":
         return {}
@@ -232,8 +232,8 @@ def _traffic(result: LabResult) -> dict[str, Traffic]:
 
 
 def _moves(result: LabResult, found: Mapping[str, Traffic]) -> str:
-    """Return a sentence that compares the bytes of the best rung with those of the first one; "" if
-    they are not both known."""
+    """Return a sentence that compares the bytes of the best rung with the bytes of the first rung;
+    "" unless both are known."""
     first, best = result.rungs[0].name, result.best()
     if best is None or best.name == first or not {best.name, first} <= found.keys():
         return ""
@@ -253,7 +253,8 @@ def _moves(result: LabResult, found: Mapping[str, Traffic]) -> str:
 
 
 def pictured(result: LabResult) -> list[str]:
-    """Return the rungs whose accesses are drawn: naive, the best, and those with the largest gains.
+    """Return the rungs whose accesses are drawn: naive, the best, and the ones with the largest
+    gains.
 
     A schedule found by a search is specific to its size, and is not drawn.
     """
@@ -336,7 +337,7 @@ def _published(result: LabResult) -> str:
         )
     return (
         "<h2>The documents' own figures</h2>\n<p>Their authors measured these on other machines, so"
-        " they are not comparable one to one with the table above.</p>\n"
+        " they are not directly comparable with the table above.</p>\n"
         f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
     )
 
@@ -345,13 +346,13 @@ def _notes(result: LabResult) -> str:
     checked = "NumPy in float64; the difference is relative to the result's largest magnitude."
     timed = [
         f"Before it was timed, every rung was compared with {checked}",
-        "Contestants run in processes of their own, in alternating blocks. A time is the median of"
-        " the blocks, and a factor the median of the ratios taken block by block (hover for the"
+        "Each contestant has its own process, and blocks alternate. A time is the median of the"
+        " blocks, and a factor is the median of the ratios taken block by block (hover for the"
         " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red lies more than half outside the range that was expected of the step. None"
-        " is red if the figures are rough.",
+        "A factor in red lies more than half outside the range that was expected of the step. If"
+        " the figures are rough, no factor is red.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [
@@ -370,8 +371,8 @@ def _notes(result: LabResult) -> str:
         notes.append(
             "In the roofline, each rung has a mark for each level of memory: useful operations for"
             " each byte of its loads and stores, of the lines that miss the first-level cache, and"
-            " of those that miss the second-level cache as well. A mark further right moves fewer"
-            " bytes. The bytes are those of the size that ran: the addresses of every load and"
+            " of the lines that miss the second-level cache too. A mark further right moves fewer"
+            " bytes. The bytes are counted at the size that ran: the addresses of every load and"
             " store pass through a model of this processor's caches (sets of lines, the least"
             " recently used one is replaced; no prefetching). Local buffers count as registers."
         )

@@ -21,7 +21,7 @@ _DETAIL = 160  # steps of the picture that shows single accesses
 
 
 def reason(entry: RungResult) -> str:
-    """Return the reason for the rung, and whether it brought the expected gain."""
+    """Return the reason for the rung, and a sentence on its expected and measured gain."""
     # A docstring's lines end where the source's do; only its blank lines mean something.
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
@@ -40,7 +40,7 @@ def reason(entry: RungResult) -> str:
 
 
 def difference(entry: RungResult, before: RungResult | None) -> str:
-    """Return the rung's TVMScript, and its difference from that of the rung it starts from."""
+    """Return the rung's TVMScript, and its difference from the script of the rung before it."""
     script = ir_views.tvmscript(entry.module)
     parts = []
     if before is not None and before.module is not None:
@@ -77,8 +77,8 @@ def code(entry: RungResult, device: str, target: Any) -> str:
 
 
 def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
-    """Return pictures and statistics of the rung's accesses, or a line that says why there are
-    none."""
+    """Return pictures and statistics of the rung's accesses, or a line with the reason that there
+    are none."""
     try:
         scaled = scaled_trace(workload, rung, case, ignore=("local",))
     except LabError as error:
@@ -120,21 +120,21 @@ def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
 
 def _verdict(scaled: ScaledTrace) -> str:
     differs = f"differs from NumPy's in float64 by {scaled.error:.0e} of the largest value"
-    said = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
+    lines = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
     trace = scaled.trace
     if trace.device == "gpu":
-        found = gpu.findings(trace)
-        said += found or [
+        findings = gpu.findings(trace)
+        lines += findings or [
             "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
         ]
-        return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in said) + "</ul>"
+        return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
     for name, size in statistics.model_caches(trace).items():
         model = statistics.cache(trace, size)
-        said.append(
+        lines.append(
             f"An LRU cache of {size:,} bytes ({name}) would hit {model.hit_rate:.1%} of the line"
             f" accesses and move {model.bytes_moved:,} bytes."
         )
-    return f"<p>{html.escape(' '.join(said))}</p>"
+    return f"<p>{html.escape(' '.join(lines))}</p>"
 
 
 def _counts(scaled: ScaledTrace) -> str:

@@ -16,8 +16,9 @@ _FLOPS = 150_000  # most operations of a traced size: a few hundred thousand ste
 
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:
-    """Return a stepper of up to four CPU rungs, the first one included; "" if fewer than two can be
-    traced at one size. Each rung runs on one thread, with a cache of a sixteenth of the data."""
+    """Return a stepper of up to four CPU rungs, including the first; "" if fewer than two can be
+    traced at the same size. Each rung runs on one thread, with a cache of a sixteenth of the
+    data."""
     chosen: list[Rung] = []
     for rung in rungs:
         if (

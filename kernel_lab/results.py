@@ -24,8 +24,9 @@ from needle_runtime.process.timing import Spread
 _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
-# keeps the schedule; "schedule" changes the schedule alone; "failed" is a step that was worth a try
-# but made things worse or no better; "search" was found by a machine; "peer" is another library.
+# keeps the schedule; "schedule" changes only the schedule; "failed" is a step that was worth a try
+# but gained nothing or made the kernel slower; "search" was found by a search; "peer" is another
+# library.
 KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 
@@ -126,13 +127,13 @@ class Roofline:
 class RungResult:
     """One rung at one size.
 
-    Times are seconds per call. Ratios are another contestant's time over this one's: above 1, this
-    one is faster. `after` names the rung whose time `speedup_previous` compares with and to which
-    `expected` (lowest and highest factor) refers. `explained` is the rung's explanation for a
-    measured factor outside the expected range. `launch_seconds` is the time of a whole call on a
-    GPU, launch and wait included; `seconds` is then the device's time alone. `precision` is the
-    dtype that operands are rounded to; below "float32" the arithmetic is not the workload's own.
-    `static` holds the figures of a GPU rung that need no run, if they were asked for.
+    Times are seconds per call. Ratios are another contestant's time over this rung's time: above 1,
+    this rung is faster. `after` names the rung that `speedup_previous` and `expected` (lowest and
+    highest factor) compare with. `explained` is the rung's explanation for a measured factor
+    outside the expected range. `launch_seconds` is the time of a whole call on a GPU, with launch
+    and wait; `seconds` is then the device's time alone. `precision` is the dtype that operands are
+    rounded to; below "float32" the arithmetic is not the workload's own. `static` holds the figures
+    of a GPU rung that need no run, if they were requested.
     """
 
     name: str
@@ -207,11 +208,11 @@ class SweepPoint:
 class LabResult:
     """A ladder run at one size, and the sweep if one was requested.
 
-    `flops` and `bytes` are the useful ones: no padding is counted, each input is read once and the
-    output is written once. `target` is TVM's description of the compilation target, `machine`
-    describes the machine it ran on. `load` is the share of the processors' time that went to other
-    work around the timing, None if unknown. `peers_missing` gives the reason for each peer that is
-    absent.
+    `flops` and `bytes` are the useful operations and bytes: no padding is counted, each input is
+    read once and the output is written once. `target` is TVM's description of the compilation
+    target, and `machine` describes the machine of the run. `load` is the share of the processors'
+    time that went to other work around the timing, None if unknown. `peers_missing` gives the
+    reason for each peer that is absent.
     """
 
     workload: str

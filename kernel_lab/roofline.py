@@ -13,8 +13,8 @@ CACHES = (16 << 10, 256 << 10)  # bytes a core: in the first-level cache, in the
 
 
 def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
-    """Return the probes by name: the triad's working set (bytes) is as large as the workload's, and
-    those of `cache_triad` fit into caches."""
+    """Return the probes by name. The triad's working set (bytes) is as large as the workload's, and
+    the working sets of `cache_triad` fit into caches."""
     cores, lanes = processor.cores, processor.lanes
     return {
         PEAK: peak(cores, processor.registers, lanes),

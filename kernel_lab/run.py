@@ -1,4 +1,4 @@
-"""Run a ladder: build every rung, check it against NumPy in float64, time all side by side."""
+"""Run a ladder: build every rung, check it against NumPy in float64, and time all side by side."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def compile_libraries(request: Request, folder: Path, progress: Progress | None 
 
 
 def _why_missing(libraries: Path, name: str) -> str | None:
-    """Return why a folder of `compile_libraries` has no library of a rung; None if it has one."""
+    """Return the reason that a folder of `compile_libraries` has no library of a rung; None if it
+    has one."""
     reason = libraries / f"{name}.refused"
     if reason.is_file():
         return reason.read_text()
@@ -175,11 +176,11 @@ def _searches(
 
     trials, seed = request.trials, request.seed
     start = ladder[ladder.tuned_from]
-    found = []
+    searches = []
     best = f"The best of {counted(trials, 'trial')} of meta_schedule over"
     space = ladder.space
     if space is not None:
-        found.append(
+        searches.append(
             _found(
                 OWN_SEARCH,
                 f"The fastest of {counted(trials, 'choice')} of our own knobs, drawn at random",
@@ -189,7 +190,7 @@ def _searches(
         )
     function = te.create_prim_func(start.define(case)).with_attr("global_symbol", "main")
     plain = IRModule({"main": function})
-    found.append(
+    searches.append(
         _found(
             META_SCHEDULE,
             f"{best} the definition of {start.name}",
@@ -197,7 +198,7 @@ def _searches(
             lambda: search.meta_schedule(plain, case.processor.cores, trials, say, seed),
         )
     )
-    return found
+    return searches
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
@@ -221,7 +222,7 @@ def _why_untimed(request: Request) -> str | None:
     GPU rungs are scheduled, compiled and traced without a GPU; only timing needs one.
     """
     if not request.timed:
-        return "timing was not asked for"
+        return "timing was not requested"
     if request.device != "cuda":
         return None
     reason = build.why_no_gpu()
@@ -240,12 +241,11 @@ def check_arch(request: Request) -> None:
     generation(request.arch)
     if request.device != "cuda":
         raise LabUsageError(
-            f"arch {request.arch}: it is a GPU architecture, and the device is a CPU: leave it out"
+            f"arch {request.arch}: is a GPU architecture, but the device is a CPU: leave it out"
         )
     if request.timed:
         raise LabUsageError(
-            f"arch {request.arch}: only code that is not timed is compiled for another GPU:"
-            " use --untimed"
+            f"arch {request.arch}: code for another GPU cannot be timed here: use --untimed"
         )
 
 
@@ -351,8 +351,8 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
 
 
 def own_time(outcome: timing.Result) -> timing.Result:
-    """Return the outcome with the GPU's own times, if there are any, instead of those that include
-    launch and wait."""
+    """Return the outcome with the GPU's own times, if there are any, in place of the times that
+    include launch and wait."""
     whole = len(outcome.device) == len(outcome.seconds)
     return replace(outcome, seconds=outcome.device) if whole else outcome
 
@@ -373,7 +373,7 @@ def _sweep_sizes(workload: Workload, request: Request, size: Size) -> list[Size]
 def _sweep_point(
     workload: Workload, request: Request, size: Size, target: Target, say: Progress
 ) -> SweepPoint:
-    """Time the requested rungs at one size of a sweep; by default all except naive and failed
+    """Time the requested rungs at one size of a sweep, by default all rungs except naive and failed
     ones."""
     ladder = registry.ladder(request.workload, request.device)
     standing = [r.name for r in ladder.rungs if r.kind in ("rewrite", "schedule")]

@@ -1,4 +1,4 @@
-"""Rungs and ladders: a ladder is a list of rungs, each one step away from another."""
+"""Rungs and ladders: a ladder is a list of rungs, each of which is one step from another rung."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ScheduleFunction = Callable[["Schedule", Case], Any]
 Definition = Callable[[Case], list[Any]]
 Claim = Callable[[Size], "str | None"]
 
-# What the paragraphs of a rung's docstring begin with that have a place of their own.
+# The first words of the paragraphs of a rung's docstring that are shown separately.
 _PREDICTION, _PICTURE = "Prediction:", "Picture:"
 
 
@@ -40,15 +40,16 @@ def generation(arch: str) -> int:
 class Rung:
     """One step: a schedule function and, for a rewrite, a definition of its own.
 
-    `reason` is the function's docstring: why the step is made, and in a paragraph that begins with
-    "Prediction:" how the gain to expect is derived. A paragraph of the docstring that begins with
-    "Picture:" is not part of it but the `caption`: what a picture of the accesses shows. `after` is
-    the rung that this one starts from, and `expected` the lowest and highest factor to expect
-    against it. `claims` returns None for a size at which the rung is right, else the reason for
-    refusing it. `explained` says why the measured factor differs from `expected`, and on which
-    machine. `precision` is the dtype that the definition rounds its operands to, if lower than the
-    workload's float32; sums are float32. `needs` is the oldest GPU architecture whose instructions
-    the schedule uses, such as "sm_80". `rewrites` says whether it has a definition of its own.
+    `reason` is the function's docstring: the reason for the step and, in a paragraph that begins
+    with "Prediction:", the derivation of the expected gain. A paragraph of the docstring that
+    begins with "Picture:" is not part of the reason; it is the `caption`, which describes a picture
+    of the accesses. `after` is the rung that this one starts from, and `expected` the lowest and
+    highest expected factor against it. `claims` returns None for a size at which the rung is right,
+    else the reason for refusing it. `explained` says why the measured factor differs from
+    `expected`, and on which machine. `precision` is the dtype that the definition rounds its
+    operands to, if lower than the workload's float32; sums are float32. `needs` is the oldest GPU
+    architecture whose instructions the schedule uses, such as "sm_80". `rewrites` says whether the
+    rung has a definition of its own.
     """
 
     name: str

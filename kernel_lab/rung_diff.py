@@ -15,9 +15,9 @@ from kernel_lab.workload import Case, Size, describe
 
 @dataclass(frozen=True)
 class RungDiff:
-    """A rung's TVMScript, `new`, and that of the rung `before` it, `old`, at one size.
+    """A rung's TVMScript (`new`) and the TVMScript of the rung `before` it (`old`), at one size.
 
-    For a first rung `before` is None and `old` is "".
+    For a first rung, `before` is None and `old` is "".
     """
 
     name: str
@@ -52,8 +52,8 @@ def rung_diff(ladder: Ladder, name: str, case: Case, *, small: bool = True) -> R
 
 
 def _reduced(ladder: Ladder, rungs: list[Rung], case: Case) -> Case:
-    """Return the smallest size that is large enough for all rungs; the case's own if a rung refuses
-    it."""
+    """Return the case at the smallest size that is large enough for all rungs, or the case itself
+    if a rung refuses that size."""
     drawn = [drawn_size(ladder.workload, rung, case) for rung in rungs]
     size = {name: max(each[name] for each in drawn) for name in case.size}
     return case if any(rung.claims(size) for rung in rungs) else Case(size, case.processor)

@@ -18,8 +18,8 @@ _SMALLEST = 4  # no dimension is made smaller than this
 
 @dataclass(frozen=True)
 class ScaledTrace:
-    """A trace, the size it was made at, and its result's largest error against NumPy in float64,
-    relative to the largest magnitude."""
+    """A trace, its size, and its result's largest error against NumPy in float64, relative to the
+    largest magnitude."""
 
     trace: Trace
     size: dict[str, Any]
@@ -74,7 +74,7 @@ def trace_at(
 def smaller(
     size: Mapping[str, Any], claims: Callable[[Mapping[str, Any]], str | None]
 ) -> list[dict[str, Any]]:
-    """Return the size, then smaller and smaller ones down to a few elements. Each halves one
+    """Return the size, then smaller and smaller sizes down to a few elements. Each step halves one
     dimension: the largest whose half is claimed (`claims` returns None), or else the largest."""
     sizes = [dict(size)]
     while True:

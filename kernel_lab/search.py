@@ -1,8 +1,8 @@
 """The last rungs: schedules found by search, over our own few knobs or meta_schedule's space.
 
-A `Space` is what AutoTVM called a template: a definition and a schedule function that take knobs,
-and the knobs' values. Candidates are drawn at random without repetition. Each is compiled here, and
-checked and timed in a child process, so a candidate that crashes is only rejected.
+A `Space` (a template in AutoTVM) has a definition and a schedule function that take knobs, and the
+knobs' values. Candidates are drawn at random without repetition. Each is compiled here, and checked
+and timed in a child process, so a candidate that crashes is only rejected.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Found:
     """The best candidate of a search: its module, and notes about the search.
 
     `tried` holds the knobs of each candidate with the seconds of one call, or with None if the
-    candidate was rejected; meta_schedule's candidates have no knobs, and it is empty.
+    candidate was rejected. For meta_schedule, whose candidates have no knobs, it is empty.
     """
 
     module: IRModule
@@ -95,7 +95,7 @@ def own(
                     build.write_library(space.module(case, knobs), target, path)
                     seconds = judge.seconds(path)
                 except (LabError, RuntimeError, ValueError):
-                    # TVM's own errors are RuntimeErrors: knobs that do not go together.
+                    # Knobs that do not fit together raise TVM's errors, which are RuntimeErrors.
                     tried.append((knobs, None))
                 else:
                     tried.append((knobs, seconds))
@@ -178,7 +178,7 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _time(call: Callable[[], object]) -> float:
-    """Return the time of the fastest of a few blocks: the load varies over the minutes of a
+    """Return the time of the fastest of a few blocks, because the load varies over the minutes of a
     search."""
     start = time.perf_counter()
     call()

@@ -27,10 +27,10 @@ class Nest:
     cut: int
 
     def shows(self, whole: Nest, tile: frozenset[int]) -> bool:
-        """Return whether a picture of this nest shows what `whole` does. Both have the same loops;
-        the loops in `tile` are as long, and each other loop runs at least twice if it does so in
-        `whole`. No tile is cut short that is not cut in `whole`. If `whole` cuts tiles short, a
-        third iteration makes room for two whole tiles."""
+        """Return whether a picture of this nest shows the behaviour of `whole`. This requires that
+        both have the same loops, that the loops in `tile` are equally long, and that each other
+        loop runs at least twice if it does so in `whole`. Tiles may be cut short only if `whole`
+        cuts tiles short; then a third iteration makes room for two whole tiles."""
         least = 3 if whole.cut else 2
         return (
             self.kinds == whole.kinds
@@ -62,8 +62,8 @@ def _is_true(predicate: Any) -> bool:
 def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     """Return the smallest size at which the rung's loops behave as at the case's own size.
 
-    From the last dimension to the first, each is made as small as `Nest.shows` allows, by doubling
-    from the workload's `drawn`.
+    From the last dimension to the first, each dimension is made as small as `Nest.shows` allows, by
+    doubling from the workload's `drawn`.
     """
     return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)[0])
 
@@ -109,8 +109,9 @@ def _drawn(
 
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
-    """Return a size at which every rung has two whole tiles along each axis: the largest dimensions
-    of the sizes at which they are drawn. Failed rungs, which may have huge tiles, do not count."""
+    """Return a size at which every rung has two whole tiles along each axis: along each, the
+    largest dimension of the sizes at which the rungs are drawn. Failed rungs, which may have huge
+    tiles, do not count."""
     standing = [rung for rung in rungs if rung.kind != "failed"]
     sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {

@@ -72,8 +72,8 @@ def _assignment(name: str, value: Any) -> str:
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names, with values, that the code and the functions in it read: those of its own
-    module, and those of other ladders' modules (`rows.CHAINS`)."""
+    """Yield the names, with values, that the code and the functions in it read: names of its own
+    module, and of other ladders' modules (`rows.CHAINS`)."""
     module: ModuleType | None = None
     for step in dis.get_instructions(code):
         if module is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -97,7 +97,7 @@ def _stripped(text: str, tree: Any) -> str:
     for node in [*tree.body[: len(tree.body) - len(body)], *imports]:
         dropped |= set(range(node.lineno, node.end_lineno + 1))
     first = min((node.lineno for node in body if node not in imports), default=None)
-    if first is not None:  # the blank lines that docstring and imports leave behind
+    if first is not None:  # drop the blank lines that the docstring and imports leave
         start = max(dropped | {tree.lineno})
         dropped |= {n for n in range(start, first) if not text.splitlines()[n - 1].strip()}
     kept = [line for n, line in enumerate(text.splitlines(), 1) if n not in dropped]

@@ -79,12 +79,12 @@ def _print_conditions(result: LabResult, console: Console) -> None:
     if len({entry.precision for entry in (*result.rungs, *result.peers)}) > 1:
         console.print(
             "float16, tf32: operands are rounded to 11 bits, sums are float32; the arithmetic and "
-            "the tolerance differ from those of the other rows",
+            "the tolerance differ from the other rows",
             highlight=False,
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: how many times as fast as the rung it starts from; ! marks a factor more "
+            "x previous: speed over the speed of the rung it starts from; ! marks a factor more "
             "than half outside the expected range",
             highlight=False,
         )
@@ -102,7 +102,7 @@ def _factor(ratio: Spread | None) -> str:
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
     expected = ""
-    # The expected factor is over the rung that this one starts from, if that rung was timed too.
+    # The expected factor refers to the rung that this one starts from, if it was timed too.
     if entry.expected and (entry.speedup_previous or entry.seconds is None):
         low, high = entry.expected
         expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""

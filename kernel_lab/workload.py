@@ -17,15 +17,15 @@ Size = Mapping[str, Any]  # {"M": 512, ...}; "mode", if present, is a string
 
 DEVICES = ("cpu", "cuda")
 
-# Definitions index with 32-bit integers, and a typo should not fill a machine's memory.
+# The limits: definitions index with 32-bit integers, and a typo should not fill the memory.
 _MOST_ELEMENTS = 1 << 28
 _MOST_FLOPS = 1 << 43
 
 
 @dataclass(frozen=True)
 class Published:
-    """A figure published in a source of the course, measured on another machine: not comparable one
-    to one.
+    """A figure published in a source of the course, measured on another machine and so not directly
+    comparable.
 
     `rung` is our rung or peer that does the same. `document` is the source's number in
     docs/published-figures.md, such as "000".
@@ -97,11 +97,11 @@ class Workload:
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
 
     def size(self, device: str, given: Mapping[str, Any] | None = None) -> Size:
-        """Return the device's default size with `given` dimensions in place of its own.
+        """Return the device's default size, with `given` dimensions in place of its own.
 
-        Raises LabUsageError naming the dimension, the value and the rule: for an unknown dimension,
-        for a value that is not a whole number of at least 1, and for arrays or work too large for
-        one machine.
+        Raises LabUsageError, naming the dimension, the value and the rule, for an unknown
+        dimension, for a value that is not a whole number of at least 1, and for arrays or work too
+        large for one machine.
         """
         if device not in self.sizes:
             raise LabUsageError(f"{self.name} has no ladder for {device!r}")
@@ -114,15 +114,15 @@ class Workload:
         if elements > _MOST_ELEMENTS:
             raise LabUsageError(
                 f"{self.name} at {describe(size)} has {elements:,} elements: "
-                f"the lab takes at most {_MOST_ELEMENTS:,}"
+                f"the lab allows at most {_MOST_ELEMENTS:,}"
             )
         problem = self.limits(size)
         if problem:
             raise LabUsageError(f"{self.name} at {describe(size)}: {problem}")
         if self.flops(size) > _MOST_FLOPS:
             raise LabUsageError(
-                f"{self.name} at {describe(size)} is {self.flops(size):,} operations: "
-                f"the lab takes at most {_MOST_FLOPS:,}"
+                f"{self.name} at {describe(size)} has {self.flops(size):,} operations: "
+                f"the lab allows at most {_MOST_FLOPS:,}"
             )
         return MappingProxyType(size)
 
@@ -163,8 +163,8 @@ class Workload:
         magnitude.
 
         Sums are float32; sums of integers are exact, so the tolerance is 0. If `precision` says
-        that operands are rounded further ("float16", or "tf32", which keeps as many bits), each is
-        rounded once, so that part does not grow with the sum's length.
+        that operands are rounded further ("float16", or "tf32", which keeps as many bits), each
+        operand is rounded once, so this part of the tolerance does not grow with the sum's length.
         """
         sums = relative_tolerance(self.result_dtype, self.terms(size))
         if precision == "float32":
@@ -186,5 +186,5 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def describe(size: Size) -> str:
-    """Return a size as people write it: "M=512, N=512, K=512"."""
+    """Return a size as text: "M=512, N=512, K=512"."""
     return ", ".join(f"{name}={value}" for name, value in size.items())

@@ -5,8 +5,8 @@ needle nor TVM's compiler. `needle_runtime` runs exported models.
 
 For those who change this package:
 
-The folders are stages of the compiler; docs/architecture.md lists them, and says which others each
-may import. Errors and commands may quote text from files and other machines, so
+The folders are the stages of the compiler. docs/architecture.md lists them and says which folders
+each of them may import. Errors and commands may quote text from files and other machines, so
 `needle_runtime.text.printable` escapes the characters that a terminal would act on, in the text of
 every error and in all output of commands.
 """

@@ -5,8 +5,8 @@ compiler's output. So a changed model, target or version makes another entry, an
 never used.
 
 Entries are executed. So everything from the cache's folder down is created for its owner only, and
-nothing is used that anybody but this user and root could have written: `checked` enforces that for
-an entry, and `check` for the record store, before either is read.
+is used only if nobody but this user and root could have written it: `checked` enforces this for an
+entry, and `check` for the record store, before either is read.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def root() -> Path:
         import platformdirs
     except ImportError as error:
         raise InstallError(
-            f"the user's cache folder is found by the package platformdirs ({error}): "
+            f"finding the user's cache folder needs the package platformdirs ({error}): "
             f"pip install platformdirs, or set {CACHE_VARIABLE}"
         ) from None
     found = Path(platformdirs.user_cache_dir("needle", appauthor=False))
-    if not found.is_absolute():  # "~" stands for nothing
+    if not found.is_absolute():  # "~" cannot be expanded
         raise UsageError(f"this user has no home folder: set {CACHE_VARIABLE} to a folder")
     return found
 
@@ -82,7 +82,7 @@ def key(
     """Return the key of one compiled stage, as JSON values.
 
     `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` for a graph with ops that
-    are not needle's. `target` and `stage` are those of the compilation. `search` is
+    are not needle's. `target` and `stage` are the compilation's. `search` is
     `tune.options.Options.cache_key()`, `disable` names the passes and rules left out, `products` is
     `lower.variant.Choice.key`, and `precision` is the precision that operands of matmuls are
     rounded to.
@@ -132,9 +132,9 @@ def writing(entry: Path) -> Iterator[Path]:
 def write(entry: Path, fill: Callable[[Path], None]) -> Path:
     """Have `fill` fill the folder of an `entry`; return the folder.
 
-    If the cache cannot be written, or is full, this is another folder, which lasts as long as the
-    process, and a warning says so once. Raises the errors of `fill`, and ArtifactError if no folder
-    can be written or the entry's folders belong to others.
+    If the cache cannot be written or is full, the folder is a temporary one that lasts as long as
+    the process, and a warning says so once. Raises the errors of `fill`, and ArtifactError if no
+    folder can be written or the entry's folders belong to others.
     """
     try:
         with writing(entry) as folder:
@@ -146,7 +146,7 @@ def write(entry: Path, fill: Callable[[Path], None]) -> Path:
         if root() not in _unwritable:
             _unwritable.add(root())
             warnings.warn(
-                f"{root()}: the cache cannot be written, so models are compiled anew in each "
+                f"{root()}: the cache cannot be written, so models are compiled again in each "
                 f"process ({error.__cause__})",
                 CacheWarning,
                 stacklevel=2,
@@ -222,9 +222,9 @@ def check(place: Path) -> None:
 def make_private(place: Path) -> None:
     """Create the cache's folders down to `place`, accessible only to their owner.
 
-    Existing folders of this user are made private. Raises ArtifactError if this is impossible: a
-    folder belongs to another user, or the cache's own folder is open to others and also holds other
-    things. Raises OSError if a folder cannot be created.
+    Existing folders of this user are made private. Raises ArtifactError if a folder belongs to
+    another user, or if the cache's own folder is open to others and also holds other files. Raises
+    OSError if a folder cannot be created.
     """
     found = _way(place)
     found[0].parent.mkdir(parents=True, exist_ok=True)
@@ -265,7 +265,7 @@ def _check_one(path: Path, status: os.stat_result) -> None:
     else:
         return
     raise ArtifactError(
-        f"{path}: {why}; the cache ({CACHE_VARIABLE}) takes only what you or root alone can write"
+        f"{path}: {why}; only you and root may be able to write the cache ({CACHE_VARIABLE})"
     )
 
 

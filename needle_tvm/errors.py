@@ -49,7 +49,7 @@ __all__ = [
 class ScheduleWarning(UserWarning):
     """A kernel stays unscheduled because TVM refused its schedule; the kernel is correct but slow.
 
-    This is a fault of needle_tvm's and worth a report.
+    This is a bug in needle_tvm; please report it.
     """
 
 
@@ -62,7 +62,7 @@ class EagerWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """The cache cannot be written, so models are compiled anew in each process."""
+    """The cache cannot be written, so models are compiled again in each process."""
 
 
 class TranslationError(UsageError):
@@ -74,7 +74,7 @@ class StageError(UsageError):
 
 
 class CompilationError(NeedleTVMError):
-    """A pass, a schedule rule or TVM failed on a model, which is the compiler's fault."""
+    """A pass, a schedule rule or TVM failed on a model. This is the compiler's fault."""
 
 
 class MismatchError(NeedleTVMError):

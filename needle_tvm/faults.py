@@ -36,7 +36,7 @@ def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
     except Exception as error:
         advice = f"; disable=[{switch!r}] compiles without it" if switch else ""
         raise CompilationError(
-            f"{what} failed, which is a fault of the compiler and not of the model "
+            f"{what} failed; the fault lies in the compiler and not in the model "
             f"({sentence(error)}){advice}"
         ) from error
 

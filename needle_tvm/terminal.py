@@ -22,7 +22,7 @@ _LINE_SECONDS = 2.0  # between lines of a search's progress while nothing become
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that prints text as it is: brackets are not markup, :words: not emoji.
 
-    Names of models, files and kernels come from elsewhere. The console is 120 columns wide, or as
+    Names of models, files and kernels may hold any text. The console is 120 columns wide, or as
     wide as its terminal.
     """
     from rich.console import Console

@@ -38,7 +38,7 @@ def check_op(
 ) -> None:
     """Check every rule of an op against its samples, eagerly and compiled at each stage.
 
-    The eager checks are those of `needle.testing.check_op`. The compiled op must agree with
+    The eager checks are the same as in `needle.testing.check_op`. The compiled op must agree with
     its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
 
     Raises OpCheckError if a check fails, UsageError for an argument that is not an op, a list of

@@ -3,9 +3,10 @@
     python packaging/wheels.py OUT --pythons 3.10 3.11 3.12 3.13
     python packaging/wheels.py OUT --extras            # also each extra, on the first Python
 
-Each wheel is compiled from the sdist, tagged by auditwheel as far down as this machine's compiler
-and C library allow, and installed into a new virtual environment, where `pip check` and one example
-run. OUT receives the wheels, `wheels.json`, and `wheels.md` with the sizes. For releases,
+Each wheel is compiled from the sdist, tagged by auditwheel for the oldest systems that this
+machine's compiler and C library allow, and installed into a new virtual environment, where `pip
+check` and one example run. OUT receives the wheels, `wheels.json`, and `wheels.md` with the sizes.
+For releases,
 cibuildwheel (.github/workflows/wheels.yml) builds the wheels on older systems.
 """
 
@@ -94,7 +95,7 @@ MPI = """
     assert b"".join(found.stdout.split()) == b"22", found
 """
 
-# What is tried with each extra; the others are for the checkout (docs/contributing).
+# The example for each extra; other extras are for the checkout (docs/contributing).
 EXAMPLES: dict[str, dict[str, str]] = {
     "needle-runtime": {"": RUNS, "sign": SIGNS, "bfloat16": NARROW},
     "needle-dl": {
@@ -112,7 +113,7 @@ screen = Console(stderr=True)
 
 
 def run(*command: Any, **options: Any) -> str:
-    """Run a command; return what it printed. Ends the program with its output if it fails."""
+    """Run a command; return its output. If it fails, end the program with its output."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
@@ -201,14 +202,14 @@ def interpreter(version: str) -> Path:
         return Path(found)
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     if not pyenv:
-        sys.exit(f"--pythons {version}: no python{version} on the path, and none of pyenv")
+        sys.exit(f"--pythons {version}: neither the path nor pyenv has python{version}")
     return pyenv[-1]
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Return the table as Markdown."""
     lines = [
-        "| install | Python | wheel | its packages | all that was installed |",
+        "| install | Python | wheel | its packages | everything installed |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
@@ -222,7 +223,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Build and try what the command line asks for."""
+    """Build and try the wheels that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

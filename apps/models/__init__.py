@@ -101,7 +101,7 @@ def find(name: str) -> Model:
             raise ValueError(f"model {name!r}: there is no such file")
         return Model(_ONNX_FILE, options={"path": str(Path(name).resolve())})
     if name.endswith(".py"):
-        raise ValueError(f"model {name!r}: which of its functions makes it? As in {name}:make")
+        raise ValueError(f"model {name!r}: name the function that makes it, as in {name}:make")
     path, separator, function = name.rpartition(":")
     if separator and path.endswith(".py") and function:
         if not Path(path).is_file():

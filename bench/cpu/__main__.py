@@ -3,7 +3,7 @@ frameworks. Each framework is called as its users call it.
 
 Besides times, the benchmark measures each model's kernels against the limits of this machine, and
 the cost of compiling, of a first result and of memory. Options measure something else instead:
---ablation, the worth of each pass and schedule rule; --tails, the slowest of many calls while other
+--ablation, the gain of each pass and schedule rule; --tails, the slowest of many calls while other
 processes keep the cores busy; --beside, eager and compiled in one process; --sizes, one artifact
 for all sizes.
 """
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the contests one after the other, print each when it ends, and write all of them."""
+    """Run the contests one after another, print each when it ends, and write all of them."""
     limits = None if options.times else kernels.measure_limits(options.threads)
     named = cases.chosen(options.models, options.batches, options.all)
     count = options.drawn
@@ -162,18 +162,20 @@ def run(options: argparse.Namespace) -> int:
 
     def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
         known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
-        found = [("against the fastest peer of each case", tables.summary(known))] if known else []
+        sections = (
+            [("against the fastest peer of each case", tables.summary(known))] if known else []
+        )
         if unseen:
-            found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
-        found += [
+            sections += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
+        sections += [
             ("time that a call takes in addition to its code, µs", tables.added(report["cases"]))
         ]
         if limits is not None:
             line = kernels.limits_line(report["limits"])
             fresh = "in a fresh process: compile without a search, first result, peak memory"
-            found += [(f"the slowest kernels; {line}", kernels.table(known))]
-            found += [(fresh, costs.table(known))]
-        return found
+            sections += [(f"the slowest kernels; {line}", kernels.table(known))]
+            sections += [(fresh, costs.table(known))]
+        return sections
 
     facts = {"notes": list(contests.NOTES), "seed": options.seed}
     facts |= {"limits": limits.to_json()} if limits is not None else {}
@@ -190,22 +192,22 @@ def run_case(
     with scratch_folder("needle-bench-") as folder:
         subject = case.subject(folder)
         entries = entries_of(subject, options)
-        found = contests.run_decided(case.name, entries, options, exact=subject.exact())
-        found |= {"model": case.model, "batch": case.batch}
+        result = contests.run_decided(case.name, entries, options, exact=subject.exact())
+        result |= {"model": case.model, "batch": case.batch}
         if limits is not None:
             graph = trace(subject.model, *subject.tensors)
             code = next(entry for entry in entries if entry.name == cases.TUNED + CODE)
-            found["profile"] = kernels.measure(graph, code.kwargs, options.threads, limits)
+            result["profile"] = kernels.measure(graph, code.kwargs, options.threads, limits)
             names = {apps.peers.PEERS[key].name for key in COSTS} | {cases.TUNED + RUNTIME}
             few = [entry for entry in entries if entry.name in names]
-            found["costs"] = costs.measure(subject, few, options.threads)
-    return found
+            result["costs"] = costs.measure(subject, few, options.threads)
+    return result
 
 
 def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:
-    """Return contestants: needle eager, needle compiled without a search and, if requested, with a
-    search, and the peers. Each is called as users call it; where possible, its code alone is a
-    contestant too."""
+    """Return the contestants: needle eager, needle compiled without a search and, if requested,
+    with a search, and the peers. Each is called as users call it; where possible, its code alone is
+    a contestant too."""
     threads = options.threads
     found = [subject.eager(threads), *subject.ways(cases.TUNED, threads)]
     search = {"trials": options.trials, "minutes": options.minutes}
@@ -216,7 +218,7 @@ def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant
 
 
 def run_section(section: Section, options: argparse.Namespace) -> int:
-    """Run the cases of a section one after the other; print and write its table."""
+    """Run the cases of a section one after another; print and write its table."""
     return harness.record(
         options,
         section.name,

@@ -1,5 +1,5 @@
-"""The worth of each pass and schedule rule: a model compiled without it, compared with the full
-model."""
+"""The gain of each pass and schedule rule: a model compiled without it, compared with the model
+compiled with all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECONDS = 600.0  # time limit of a child that compiles
 
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a contest (see `contests.run`) of one model and of the same without each switch in turn.
+    """Run a contest (see `contests.run`) of one model, compiled in full and without each switch.
 
     `untimed` has the reason for each switch that is not timed: it changes nothing, or without it
     the model does not compile or gives different results.

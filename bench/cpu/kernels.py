@@ -1,9 +1,9 @@
 """The roofline of a compiled model: how close its kernels come to the limits of this machine.
 
-Times are those of `python -m needle_tvm profile`, in a separate process. The profiler's own time is
+Times come from `python -m needle_tvm profile`, in a separate process. The profiler's own time is
 subtracted evenly, so that the kernels' times add up to a call without the profiler. Bytes are the
-compulsory ones: each argument once. Operations are TVM's count of the loops before they are
-scheduled, including operations on the zeros of padding. Where TVM cannot count, the roofline is
+compulsory bytes: each argument once. Operations are TVM's count of the loops before they are
+scheduled, including operations on the zeros of padding. If TVM cannot count them, the roofline is
 unknown.
 """
 
@@ -34,29 +34,30 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the kernels of a graph's `artifact` (keywords of `apps.contestants.artifact`). Return
     them as JSON values, slowest first. Each has, for all calls of one run: seconds, operations,
-    bytes, the share of the roofline that it reaches, and the seconds `beyond` the roofline (all of
-    them if it is unknown). The model's `roofline` is the part of a run's time that is not beyond.
+    bytes, the share of the roofline that it reaches, and the seconds `beyond` the roofline (all
+    seconds if the roofline is unknown). The model's `roofline` is the part of a run's time that is
+    not beyond the rooflines of its kernels.
     """
     from needle_tvm.tir.functions import prim_funcs
 
     module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
     functions = prim_funcs(module)
-    found = _ask("profile_artifact", artifact, threads)
+    profiled = _ask("profile_artifact", artifact, threads)
     rows = []
-    for row in corrected(found):
+    for row in corrected(profiled):
         entry = {**row, "operations": None, "roofline": None, "beyond": row["seconds"]}
         count = _operations(functions.get(row["name"]))
         if count is not None:
-            each = roofline.floor(limits, count, row["bytes"] / row["calls"])
-            by_work = count / limits.gigaflops / 1e9 >= each * 0.999
-            least = row["calls"] * each
+            per_call = roofline.floor(limits, count, row["bytes"] / row["calls"])
+            by_work = count / limits.gigaflops / 1e9 >= per_call * 0.999
+            least = row["calls"] * per_call
             entry |= {"operations": count * row["calls"]}
             entry |= {"bound": "arithmetic" if by_work else "traffic"}
             entry |= {"beyond": max(0.0, row["seconds"] - least)}
             entry["roofline"] = least / row["seconds"] if row["seconds"] else None
         rows.append(entry)
-    reached = sum(row["seconds"] - row["beyond"] for row in rows) / found["plain_seconds"]
-    return {"seconds": found["plain_seconds"], "roofline": reached, "kernels": rows}
+    reached = sum(row["seconds"] - row["beyond"] for row in rows) / profiled["plain_seconds"]
+    return {"seconds": profiled["plain_seconds"], "roofline": reached, "kernels": rows}
 
 
 def _operations(function: Any) -> int | None:
@@ -68,8 +69,8 @@ def _operations(function: Any) -> int | None:
 
 
 def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a profile's kernels without the profiler's own time. That time is assumed equal for
-    each call, and such that all calls together take as long as a plain run."""
+    """Return a profile's kernels without the profiler's own time. This time is taken to be equal
+    for each call, so that without it all calls together take as long as a plain run."""
     rows = found["rows"]
     extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
     each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
@@ -93,9 +94,9 @@ def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]
 
 
 def table(cases: Sequence[Mapping[str, Any]], by: str = "seconds") -> list[list[str]]:
-    """Return headings and rows: each case as a whole, then its top kernels `by` their "seconds" or
-    the seconds "beyond" the roofline, with their share of the time, their rates, and the share of
-    this machine's limits that they reach."""
+    """Return headings and rows: each case as a whole, then its top kernels `by` "seconds" or by the
+    seconds "beyond" the roofline, with their share of the time, their rates, and the share of this
+    machine's limits that they reach."""
     rows = [["case", "kernel", "calls", "time", "share", "GFLOP/s", "GB/s", "roofline", "bound"]]
     rows[0] += ["beyond"]
     for case in cases:

@@ -69,8 +69,8 @@ def chosen(models: Collection[str] | None) -> Iterable[Sized]:
 
 
 def run_case(case: Sized, options: argparse.Namespace) -> dict[str, Any]:
-    """Run the contests of a case by size; return JSON values. Each contest has the seconds of
-    compiling for every size and for this one (`compile`), with checks, without TVM's import."""
+    """Run the contests of a case by size; return JSON values. Each contest has the seconds to
+    compile for every size and for its own size (`compile`), with checks, without TVM's import."""
     found = {"case": case.name, "sizes": []}
     with scratch_folder("needle-sizes-") as folder:
         subjects = {}

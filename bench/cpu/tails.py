@@ -1,5 +1,5 @@
-"""The slowest of many calls, of a short and of a longer model, ours and ONNX Runtime's, while none
-to four other processes (the neighbours) each keep a core busy."""
+"""The slowest of many calls of a short and of a longer model, by needle and by ONNX Runtime, while
+up to four other processes (the neighbours) each keep a core busy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 COMPARED = ("p99", "p99.9")
 
 _SECONDS = 3600.0  # time limit of a child's answer
-_WARM = 200  # untimed calls before the first
+_WARM = 200  # untimed calls before the first timed call
 _SIZE = 256  # size of a neighbour's matrices
 
 

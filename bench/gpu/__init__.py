@@ -1,4 +1,4 @@
-"""Tests and benchmarks on a machine with a GPU, prepared on one without.
+"""Tests and benchmarks on a machine with a GPU, prepared on a machine without one.
 
 Until the bundle is unpacked (`host.py`), only the standard library is imported.
 

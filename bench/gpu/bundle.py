@@ -84,7 +84,8 @@ class _Stage:
 
 
 def travelling() -> list[str]:
-    """Return the working tree's files that travel with the bundle: all that git does not ignore."""
+    """Return the files that travel with the bundle: the working tree's files that git does not
+    ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     names = filter(None, listed.stdout.decode().split("\0"))
@@ -307,7 +308,7 @@ def _pack(folder: Path, archive: Path) -> None:
 
 
 def _parts(archive: Path) -> list[Path]:
-    """Cut an archive too large for one transfer; a host keeps the parts that came before."""
+    """Cut an archive too large for one transfer into parts; a host keeps parts it has received."""
     data = archive.read_bytes()
     archive.unlink()
     found = []
@@ -318,7 +319,7 @@ def _parts(archive: Path) -> list[Path]:
 
 
 def do(command: Sequence[str], what: str, environment: dict[str, str] | None = None) -> None:
-    """Run a command. If it fails, raise Refusal: `what`, then the command's last words."""
+    """Run a command. If it fails, raise Refusal with `what` and the last lines of its output."""
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

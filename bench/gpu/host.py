@@ -134,16 +134,16 @@ def check_runs(host: Host, manifest: dict[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions that the figures depend on."""
-    found = {
+    installed = {
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }
     for title, distribution in _TITLES.items():
         try:
-            found[title] = metadata.version(distribution)
+            installed[title] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
-            found[title] = "not installed"
-    return found
+            installed[title] = "not installed"
+    return installed
 
 
 def run(command: list[str], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:

@@ -13,9 +13,9 @@ from bench.gpu.run import smoke_checks
 
 _HOW = (
     "Each contestant has its own process; blocks alternate. Inputs lie on the GPU and results stay"
-    " there. *Calls* (the medians) are timed by the host's clock; each call is waited for. *GPU"
+    " there. *Calls* (the medians) are timed by the host's clock, until the GPU has finished. *GPU"
     " alone* is the time, by CUDA events, of calls that were all launched before the first began. A"
-    " ratio is the other's time over ours, so ours is faster above 1. Errors are against float64,"
+    " ratio is a contestant's time over ours: above 1, ours is faster. Errors are against float64,"
     " relative to the largest value. torch.compile is max-autotune, with CUDA graphs; unless its"
     ' name says "not frozen", weights are constants. TF32 is off unless the case says tf32;'
     " bfloat16 is the whole model in that dtype for PyTorch, and for needle the operands of matmuls"
@@ -58,7 +58,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     """Return notes on how the figures were taken."""
     lines = []
     if result["bundle"]["small"]:
-        lines.append("**A rehearsal on an emulated GPU, in small: these figures mean nothing.**")
+        lines.append("**A small rehearsal on an emulated GPU: these figures mean nothing.**")
     lines += [
         f"`{result['command']}`; {result['machine']['processor']}; "
         + ", ".join(f"{name} {version}" for name, version in result["versions"].items())

@@ -24,7 +24,7 @@ _OWN = {"needle tuned": {"stage": "tuned"}}
 _TUNED = {
     CUBLAS: {"stage": "tuned", "products": "cublas"},
     **_OWN,
-}  # peers are compared with the last
+}  # peers are compared with the last one
 _STAGES = {f"needle {stage}": {"stage": stage} for stage in ("noopt", "fused")}
 TORCH = ("torch", "torch-channels-last")
 _LARGEST_RUNGS = (  # of a matmul of 4096: lower rungs take seconds and show nothing new
@@ -120,7 +120,7 @@ def _model(name: str, batch: int, small: bool) -> dict[str, Any]:
 
 def _contest(name: str, batch: int, precision: str, small: bool) -> Contest:
     """Return a model's contest. torch.compile tunes itself, which takes minutes, for the two most
-    important batches; elsewhere it is in its default mode."""
+    important batches; for other batches it is in its default mode."""
     first = (batch, precision) == (OWN_BATCH, "float32")
     longest = first or (batch, precision) == (LARGE_BATCH, "bfloat16")
     compiled = ("torch-compile-plain", "torch-compile") if longest else ("torch-compile-default",)

@@ -19,7 +19,7 @@ from bench.gpu.host import CONTESTS, LAST, ROOT, UNPACKED, Host, Refusal, versio
 
 RESULTS = "results.json"  # name in the archive
 
-_LEAST_SECONDS = 15.0  # in less time the processes of a contest do not even start
+_LEAST_SECONDS = 15.0  # in less time, the processes of a contest cannot start
 
 
 def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadline: float) -> int:
@@ -46,13 +46,13 @@ def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadl
             continue
         print(f"[{number + 1}/{len(wanted)}] {name}: up to {seconds:.0f} s", flush=True)
         start = time.time()
-        found = measured(contest, seconds, options.rounds, manifest["small"])
-        if isinstance(found, str):
-            print(f"  not measured: {found}", flush=True)
-            result["not_measured"][name] = found
+        outcome = measured(contest, seconds, options.rounds, manifest["small"])
+        if isinstance(outcome, str):
+            print(f"  not measured: {outcome}", flush=True)
+            result["not_measured"][name] = outcome
         else:
-            found["took"] = time.time() - start
-            result["contests"][name] = found
+            outcome["took"] = time.time() - start
+            result["contests"][name] = outcome
             del result["not_measured"][name]
         write(result, path)
     print(f"wrote {path}")

@@ -33,7 +33,7 @@ def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
     """Run all checks; each of `checks` has its name, `ok` and, if it failed, `said`."""
     from needle_runtime.process.scratch import scratch_folder
 
-    found: list[Check] = []
+    checks: list[Check] = []
 
     def check(name: str, what: str, **setup: Any) -> None:
         try:
@@ -46,7 +46,7 @@ def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
         say(f"{name}: {'right' if answer['ok'] else 'WRONG'}")
         for line in (*answer.get("said", ()), *answer.get("sanitizer", ())):
             say(f"  {line}")
-        found.append({"name": name, **answer})
+        checks.append({"name": name, **answer})
 
     case = measure.case_of(**contest.subject)
     ready, missing = measure.artifacts(contest, folder)
@@ -60,8 +60,8 @@ def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
         for title, path in ready.items():
             check(title, "compiled", expected=expected, path=str(path), **files)
     for title, reason in missing.items():
-        found.append({"name": title, "ok": False, "said": [f"not compiled: {reason}"]})
-    return {"checks": found}
+        checks.append({"name": title, "ok": False, "said": [f"not compiled: {reason}"]})
+    return {"checks": checks}
 
 
 def sanitizer(setup: dict[str, Any]) -> list[str]:

@@ -24,8 +24,9 @@ NOTES = (
     "float64 before anything is timed; sizes, imports and first answers are of the first model",
     "import after NumPy: in a fresh process that has imported NumPy; start to first answer: a "
     "whole process that imports, loads the file, calls once, prints and ends; memory: the most "
-    "resident until the first answer; libraries of C++: those loaded from the package's folder",
-    "calls from Python are those of this checkout; all else is taken in the environments below",
+    "resident until the first answer; libraries of C++: the libraries loaded from the package's "
+    "folder",
+    "calls from Python use this checkout; everything else is measured in the environments below",
     "AOTInductor: frozen weights, max_autotune, and the package loader for calls from one thread; "
     "both its Python and its C++ need torch",
     "C++: ONNX Runtime's Run takes values made once over the driver's memory; needle's input and "
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_environments(options: argparse.Namespace, folder: Path) -> dict[str, Environment]:
-    """Return an environment for each runtime that is wanted and, for peers, installed."""
+    """Return an environment for each requested runtime, except for peers that are not installed."""
     wheel = environments.wheel_of(options.wheels, folder)
     made = {OURS: environments.from_wheel(wheel, folder / "environment")}
     for name, peer in PEERS.items():
@@ -119,7 +120,7 @@ def call_from_python(model: Shipped, options: argparse.Namespace) -> dict[str, A
 def compile_drivers(
     made: Mapping[str, Environment], options: argparse.Namespace, folder: Path, notes: list[str]
 ) -> dict[str, Path]:
-    """Return the compiled drivers by name; `notes` get what is not measured, and why."""
+    """Return the compiled drivers by name; add a line to `notes` for each one that is missing."""
     if cpp.compiler() is None:
         notes.append("C++ not measured: no compiler (set CXX)")
         return {}

@@ -31,8 +31,8 @@ def export(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str,
 
 
 def called(package: str, inputs: str, threads: int) -> Calls:
-    """Return a contestant that calls the package on tensors, in inference mode. The runner is the
-    one for calls from one thread, which takes no locks."""
+    """Return a contestant that calls the package on tensors, in inference mode. The runner is for
+    calls from one thread and takes no locks."""
     torch.set_num_threads(threads)
     runner = torch._inductor.aoti_load_package(package, run_single_threaded=True)
     sets = [[torch.from_numpy(array) for array in arrays] for arrays in fresh(load_arrays(inputs))]

@@ -75,7 +75,7 @@ def _parts(
         libraries = [ffi / "lib", packages / "needle_runtime/lib"]
         return [ffi / "include"], libraries, ["-ltvm_ffi"]
     if name == ONNXRUNTIME:
-        # The wheel has the library under its full version alone, and programs look for its soname.
+        # The wheel has the library only under its full version, but programs look for its soname.
         library = next((packages / "onnxruntime/capi").resolve().glob("libonnxruntime.so.*"))
         link = folder / "libonnxruntime.so.1"
         link.unlink(missing_ok=True)
@@ -87,8 +87,8 @@ def _parts(
 
 
 class Driver:
-    """A driver's process. `answer` has its first answer; `libraries` the bytes of the shared
-    libraries that it loaded from a folder of packages, `memory` the most bytes it had resident."""
+    """A driver's process. `answer` is its first answer, `libraries` the bytes of the shared
+    libraries that it loaded from a folder of packages, and `memory` its largest resident size."""
 
     def __init__(self, name: str, command: Sequence[str], threads: int, packages: Path) -> None:
         self.name = name
@@ -115,7 +115,7 @@ class Driver:
         self.memory = int(most) * 1024
 
     def seconds(self, calls: int) -> float:
-        """Return the seconds that so many calls take."""
+        """Return the seconds that this number of calls takes."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{calls}\n")
         self._process.stdin.flush()
@@ -149,8 +149,8 @@ def measure(
     model: Shipped,
     options: argparse.Namespace,
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
-    """Return a case: the calls of the drivers, whose answers are compared first; and for each
-    driver the bytes of its `libraries` and its `memory`. DIRECT knows only the tiny model."""
+    """Return a case: the calls of the drivers, whose answers are compared first, and for each
+    driver the bytes of its `libraries` and its `memory`. DIRECT has only the tiny model."""
     title, threads = f"C++ call, {model.name}", options.threads
     with ExitStack() as stack:
         bar = stack.enter_context(terminal.progress())

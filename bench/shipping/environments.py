@@ -1,4 +1,4 @@
-"""An environment for each runtime, with what pip installs for it and nothing else."""
+"""An environment for each runtime, with only the packages that pip installs for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Environment:
 
 
 def from_wheel(wheel: Path, folder: Path) -> Environment:
-    """Install a wheel of needle-runtime, and what it needs, by pip."""
+    """Install a wheel of needle-runtime, and the packages that it needs, by pip."""
     output_of("venv", [sys.executable, "-m", "venv", folder])
     python = folder / "bin/python"
     output_of("pip", [python, "-m", "pip", "install", "--quiet", wheel])
@@ -54,8 +54,8 @@ def from_wheel(wheel: Path, folder: Path) -> Environment:
 
 
 def from_installed(name: str, folder: Path) -> Environment:
-    """Link a distribution that is installed here, NumPy, and what they need, into an environment.
-    The sizes are those of the files in their RECORDs."""
+    """Link a distribution that is installed here, NumPy, and all packages that they need, into an
+    environment. The sizes are the sizes of the files in their RECORDs."""
     output_of("venv", [sys.executable, "-m", "venv", "--without-pip", folder])
     origin = "files of the packages installed here, by their RECORDs"
     found = Environment(folder / "bin/python", {}, origin)
@@ -70,7 +70,7 @@ def from_installed(name: str, folder: Path) -> Environment:
 
 
 def wheel_of(folder: Path | None, scratch: Path) -> Path:
-    """Return the wheel of needle-runtime for this Python: the newest in `folder`, or built anew."""
+    """Return the wheel of needle-runtime for this Python: the newest in `folder`, or a new one."""
     if folder is None:
         builder = load_module(ROOT / "packaging/wheels.py")
         built: Path = builder.build(DISTRIBUTIONS[OURS], Path(sys.executable), scratch)
@@ -86,8 +86,8 @@ def wheel_of(folder: Path | None, scratch: Path) -> Path:
 def output_of(
     name: str, command: Sequence[object], environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run a command with further environment variables; return what it printed. Raises ChildError
-    with the `name` if it fails."""
+    """Run a command with further environment variables; return its output. Raises ChildError with
+    the `name` if it fails."""
     done = subprocess.run(
         [str(part) for part in command],
         env={**os.environ, **(environment or {})},
@@ -112,7 +112,7 @@ def _sizes(name: str, packages: Path) -> dict[str, int]:
 
 
 def _closure(name: str, packages: Path) -> Iterator[importlib.metadata.Distribution]:
-    """Yield a distribution and all that it needs without extras."""
+    """Yield a distribution and all distributions that it needs without extras."""
     installed = {
         _normal(each.name): each
         for each in importlib.metadata.distributions(path=[str(packages)])

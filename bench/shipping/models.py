@@ -18,7 +18,7 @@ from needle_runtime.process.threads import thread_environment
 
 OURS, ONNXRUNTIME, AOTINDUCTOR = "needle_runtime", "ONNX Runtime", "AOTInductor"
 NAMES = (OURS, ONNXRUNTIME, AOTINDUCTOR)
-# Linear(4, 3) and ReLU: all of its call's time is the call's own.
+# Linear(4, 3) and ReLU: nearly all time of a call is the call's overhead.
 TINY = "tiny"
 KINDS = {"mlp": MODELS["mlp"], TINY: mlp_model(4, 3)}
 
@@ -33,7 +33,7 @@ class Shipped:
 
     @property
     def input(self) -> Path:
-        """The first input, as its numbers alone."""
+        """The file with only the numbers of the first input."""
         return self.subject.folder / "input.bin"
 
     @property

@@ -19,8 +19,8 @@ from needle_tvm import terminal
 
 IMPORT, FIRST, NUMPY = "import after NumPy", "start to first answer", "Python and NumPy"
 
-# Needle's own import is lazy: `load` is looked up, and the libraries are loaded that the first load
-# would bring, as ONNX Runtime's import loads its library.
+# Needle's own import is lazy. So the statement looks up `load` and loads the libraries that the
+# first load would bring, because ONNX Runtime's import loads its library too.
 _IMPORTS = {
     OURS: "from needle_runtime import load; from needle_runtime._tvm.ffi import native; native()",
     ONNXRUNTIME: "import onnxruntime",
@@ -70,10 +70,10 @@ def measure(
     environments: Mapping[str, Environment], model: Shipped, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return `cases`, the imports after NumPy's and the whole processes until they have answered,
-    with the results compared first; `memory`, the median most bytes resident in such a process; and
-    `numpy`, the median seconds of a process that imports NumPy alone.
+    with the results compared first; `memory`, the median of the peak resident bytes of such a
+    process; and `numpy`, the median seconds of a process that imports only NumPy.
 
-    Each round starts a process of each kind, one after the other.
+    Each round starts a process of each kind, one after another.
     """
     threads, rounds = options.threads, options.rounds
     outputs = {}
@@ -127,7 +127,7 @@ def _import_script(name: str) -> str:
 def _answer(
     environment: Environment, name: str, model: Shipped, threads: int
 ) -> tuple[list[np.ndarray], int]:
-    """Start a process that answers once; return the answer and the most bytes it had resident."""
+    """Start a process that answers once; return the answer and its peak resident bytes."""
     script = _FIRST_ANSWER.format(body=_ANSWERS[name].format(threads=threads))
     text = _output(environment, script, threads, str(model.files[name]), str(model.input))
     answer, most = text.splitlines()[-2:]
@@ -135,6 +135,6 @@ def _answer(
 
 
 def _output(environment: Environment, script: str, threads: int, *arguments: str) -> str:
-    """Run a script in an environment; return what it printed."""
+    """Run a script in an environment; return its output."""
     command = [environment.python, "-I", "-c", script, *arguments]
     return output_of("a process that starts", command, thread_environment(threads))

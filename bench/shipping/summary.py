@@ -25,21 +25,21 @@ def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
 
 def rows(report: Mapping[str, Any]) -> tables.Rows:
     """Return a row for each size and each case, with a column for each runtime; then the time of a
-    process that imports NumPy alone, and what a call of ours takes above a direct one."""
+    process that imports only NumPy, and the time that our call adds to a direct call."""
     names = [name for name in NAMES if name in report["environments"]]
-    found = [["", *names]]
+    table = [["", *names]]
     for what, sizes in _sizes(report).items():
-        found.append([what, *(_megabytes(sizes.get(name)) for name in names)])
+        table.append([what, *(_megabytes(sizes.get(name)) for name in names)])
     for case in report["cases"]:
         times = {entry["name"]: _time(entry) for entry in case["contestants"]}
-        found.append([case["case"], *(times.get(name, NOT_MEASURED) for name in names)])
+        table.append([case["case"], *(times.get(name, NOT_MEASURED) for name in names)])
     blank = [""] * (len(names) - 1)
-    found.append([f"{NUMPY} alone, start to end", duration(report["numpy"]), *blank])
+    table.append([f"{NUMPY} alone, start to end", duration(report["numpy"]), *blank])
     for case in report["cases"]:
         if OURS in case["calls"]:
             above = f"{tables.microseconds(case['calls'][OURS])} µs"
-            found.append([f"{case['case']}, minus a direct call", above, *blank])
-    return found
+            table.append([f"{case['case']}, minus a direct call", above, *blank])
+    return table
 
 
 def environment_rows(report: Mapping[str, Any]) -> tables.Rows:
@@ -59,7 +59,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
 
 
 def _sizes(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return bytes by what they are and by runtime."""
+    """Return bytes by kind and by runtime."""
     environments = {name: each["bytes"] for name, each in report["environments"].items()}
     found = {"environment besides NumPy": environments, "memory, Python": report["memory"]}
     drivers = {name: each for name, each in report["cpp"].items() if name != DIRECT}

@@ -78,8 +78,8 @@ class Real:
         self.difference, self.limit = 0.0, MODEL
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        """Return the compiled model's outputs. SystemExit if an output's error against ONNX Runtime
-        exceeds both 1e-4 and four times the error of float32 itself."""
+        """Return the compiled model's outputs. Raises SystemExit if an output's error against ONNX
+        Runtime exceeds both 1e-4 and four times the error of float32 itself."""
         found = self.compiled(*[inputs[name] for name in self.example])
         found = found if isinstance(found, (tuple, list)) else [found]
         ours = [tensor.numpy() for tensor in found]
@@ -127,7 +127,8 @@ class Real:
             raise SystemExit(f"{self.name}: the answer is wrong")
 
     def _times(self, artifact: Path) -> dict[str, float]:
-        """Return median milliseconds of whole calls, each side in its own process, in turn."""
+        """Return the median milliseconds of whole calls. The sides take turns, each in its own
+        process."""
         with tempfile.TemporaryDirectory() as folder:
             inputs = Path(folder, "inputs.npz")
             save_arrays(inputs, {**self.example, **self.fixed})
@@ -140,7 +141,7 @@ class Real:
 
 
 def _apart(wanted: np.ndarray, found: np.ndarray) -> float:
-    """Return the largest difference, relative to the largest magnitude, or absolute below 1."""
+    """Return the largest difference, relative to the largest magnitude if that is above 1."""
     scale = max(1.0, largest_magnitude(wanted))
     return compare(wanted, found, scale=scale, same_dtype=False).relative
 

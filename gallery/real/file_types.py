@@ -1,7 +1,7 @@
 """The types of two dozen files, written or found by this script: the model of magika.
 
 The model reads the first and the last 1024 bytes of a file, without white space at both ends, and
-gives a probability for each of 214 types. Bytes are integers from 0; 256 means no byte.
+gives a probability for each of 214 types. Bytes are integers from 0 to 255; 256 means no byte.
 
 Source: Fratantonio et al., "Magika: AI-Powered Content-Type Detection", arXiv:2409.13768.
 """
@@ -57,37 +57,37 @@ def make_files(folder: Path) -> dict[str, Path]:
         "shell": "#!/bin/sh\nset -e\n"
         + "".join(f'if [ -f "$HOME/{i}" ]; then\n  echo "found {i}"\nfi\n' for i in range(15)),
     }
-    found = {kind: folder / f"made.{kind}" for kind in texts}
+    files = {kind: folder / f"made.{kind}" for kind in texts}
     for kind, text in texts.items():
-        found[kind].write_text(text)
+        files[kind].write_text(text)
     numbers = np.random.default_rng(0).standard_normal(4000)
     figure = Figure()
     figure.subplots().plot(numbers[:100])
     for kind in ("png", "pdf", "svg"):
-        found[kind] = folder / f"plot.{kind}"
-        figure.savefig(found[kind])
+        files[kind] = folder / f"plot.{kind}"
+        figure.savefig(files[kind])
     for kind in ("npy", "npz", "pickle", "gzip", "zip", "tar", "sqlite", "wav"):
-        found[kind] = folder / f"made.{kind}"
-    np.save(found["npy"], numbers)
-    np.savez(found["npz"], numbers=numbers, others=numbers[::2])
-    found["pickle"].write_bytes(pickle.dumps(records))
-    with gzip.open(found["gzip"], "wb") as packed:
+        files[kind] = folder / f"made.{kind}"
+    np.save(files["npy"], numbers)
+    np.savez(files["npz"], numbers=numbers, others=numbers[::2])
+    files["pickle"].write_bytes(pickle.dumps(records))
+    with gzip.open(files["gzip"], "wb") as packed:
         packed.write(numbers.tobytes())
-    with zipfile.ZipFile(found["zip"], "w") as archive:
+    with zipfile.ZipFile(files["zip"], "w") as archive:
         archive.write(HERE, "source.py")
-    with tarfile.open(found["tar"], "w") as tape:
+    with tarfile.open(files["tar"], "w") as tape:
         tape.add(HERE, "source.py")
-    base = sqlite3.connect(found["sqlite"])
+    base = sqlite3.connect(files["sqlite"])
     base.execute("CREATE TABLE squares (n INTEGER, square INTEGER)")
     base.executemany("INSERT INTO squares VALUES (?, ?)", [(i, i * i) for i in range(500)])
     base.commit()
     base.close()
-    with wave.open(str(found["wav"]), "wb") as sound:
+    with wave.open(str(files["wav"]), "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(2)
         sound.setframerate(16000)
         sound.writeframes((8000 * np.sin(np.arange(16000) / 6)).astype("<i2").tobytes())
-    return found | {
+    return files | {
         "python": HERE,
         "elf": Path(sys.executable).resolve(),
         "ttf": Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"),

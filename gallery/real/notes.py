@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from common import Real, options, package_file
 
 RATE, HOP, WINDOW, FRAMES = 22050, 256, 43844, 172
-OVERLAP = 15  # frames at either end of a window that another window covers better
+OVERLAP = 15  # frames at either end of a window, where the neighbouring window is more certain
 INPUT = "serving_default_input_2:0"
 LOWEST = 21  # the MIDI number of a piano's lowest note, A0 of 27.5 Hz
 # MIDI number, start and end in seconds: a melody over a few low notes and a chord.
@@ -68,7 +68,7 @@ def frame(seconds: float) -> int:
 
 
 def main() -> None:
-    given = options()
+    arguments = options()
     path = package_file("basic_pitch", "saved_models", "icassp_2022", "nmp.onnx")
     sound = play(SCORE)
     cut = windows(sound)
@@ -103,8 +103,8 @@ def main() -> None:
         place = (start, number - 0.5)
         axes.add_patch(Rectangle(place, end - start, 1, fill=False, ec="C3", lw=1.2))
     axes.set(xlim=(0, 4.7), ylim=(45, 78), xlabel="seconds", ylabel="MIDI number")
-    figure.savefig(given.out / "notes.png")
-    model.report(given.out, not given.no_times, answer, not missed and max(off) < 1)
+    figure.savefig(arguments.out / "notes.png")
+    model.report(arguments.out, not arguments.no_times, answer, not missed and max(off) < 1)
 
 
 if __name__ == "__main__":

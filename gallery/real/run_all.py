@@ -40,17 +40,17 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "real.json").write_text(json.dumps(results, indent=1) + "\n")
     table = Table("model", "package", "compiled", "needle", "ONNX Runtime", "differs by", "answer")
-    for found in results:
-        times = found["milliseconds"] or {}
+    for result in results:
+        times = result["milliseconds"] or {}
         ours, theirs = (times.get(name) for name in ("needle", "ONNX Runtime"))
         table.add_row(
-            found["model"],
-            found["package"],
-            f"{found['compile_seconds']:.1f} s",
+            result["model"],
+            result["package"],
+            f"{result['compile_seconds']:.1f} s",
             "" if ours is None else f"{ours:.2f} ms",
             "" if theirs is None else f"{theirs:.2f} ms",
-            f"{found['difference']:.1e}",
-            found["answer"],
+            f"{result['difference']:.1e}",
+            result["answer"],
         )
     console = Console()
     if not console.is_terminal:

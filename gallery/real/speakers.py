@@ -1,8 +1,8 @@
 """Recognise a voice: the model of Resemblyzer, on two synthetic voices with different words.
 
 The model reads 160 frames of 40 mel bands, 1.6 seconds, with three LSTM layers. It gives a point on
-a sphere in 256 dimensions; points of the same voice lie near each other. The package has PyTorch's
-weights; PyTorch writes the ONNX file.
+a sphere in 256 dimensions; points of the same voice lie near each other. The package has weights
+for PyTorch; PyTorch writes the ONNX file.
 
 Source: Wan et al., "Generalized End-to-End Loss for Speaker Verification", ICASSP 2018; the mel
 scale is from Slaney, "Auditory Toolbox", 1998.
@@ -77,8 +77,8 @@ def mels(sound: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    given = options()
-    path = given.out / "speakers.onnx"
+    arguments = options()
+    path = arguments.out / "speakers.onnx"
     export(path)
     random = np.random.default_rng(0)
     voices = {"low": (110, 1.0), "high": (215, 0.85)}
@@ -99,8 +99,8 @@ def main() -> None:
     figure.colorbar(axes.imshow(near, vmin=0, vmax=1), label="likeness")
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(names)), names)
-    figure.savefig(given.out / "speakers.png")
-    model.report(given.out, not given.no_times, answer, least > most)
+    figure.savefig(arguments.out / "speakers.png")
+    model.report(arguments.out, not arguments.no_times, answer, least > most)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Detect speech: the model of silero-vad, on synthetic speech, silence, noise and a tone.
 
-The model takes 512 samples at 16 kHz, preceded by the last 64 samples before them, and a state. It
-returns the next state and the probability of speech. Its file selects between two sampling rates by
-an `If`; with the rate fixed, the other branch is not compiled.
+The model takes 512 samples at 16 kHz, the 64 samples before them, and a state. It returns the next
+state and the probability of speech. Its file selects between two sampling rates with an `If`; with
+the rate fixed, the branch of the other rate is not compiled.
 
 Source: Silero Team, "Silero VAD", https://github.com/snakers4/silero-vad.
 """
@@ -33,7 +33,7 @@ def listen(model: Real, sound: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    given = options()
+    arguments = options()
     random = np.random.default_rng(0)
     seconds = np.arange(RATE) / RATE
     parts = {
@@ -67,8 +67,8 @@ def main() -> None:
         axes.text(start + 0.05, 1.06, name)
     axes.set(xlabel="seconds", ylim=(-1.1, 1.25))
     axes.legend(loc="lower right")
-    figure.savefig(given.out / "speech.png")
-    model.report(given.out, not given.no_times, answer, right)
+    figure.savefig(arguments.out / "speech.png")
+    model.report(arguments.out, not arguments.no_times, answer, right)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Twenty words drawn on a page, found and read: the three models of rapidocr (PP-OCRv4).
 
-The first model gives the probability of text at each pixel of a page. The second says whether a
-word stands upside down; some here do. The third gives, for each 8 pixels of a word's width, the
-probabilities of 6,623 characters, a space, and no character.
+The first model gives the probability of text at each pixel of a page. The second model says whether
+a word is upside down, as some words are here. The third model gives, for each 8 pixels of a word's
+width, the probabilities of 6,623 characters, a space, and no character.
 
 Source: Li et al., "PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System",
 arXiv:2206.03001; Graves et al., "Connectionist Temporal Classification", ICML 2006.
@@ -87,7 +87,7 @@ def read(scores: np.ndarray, characters: list[str]) -> str:
 
 
 def main() -> None:
-    given = options()
+    arguments = options()
     page, places = draw()
     names = ("ch_PP-OCRv4_det_infer", "ch_ppocr_mobile_v2.0_cls_infer", "ch_PP-OCRv4_rec_infer")
     files = [package_file("rapidocr_onnxruntime", "models", f"{name}.onnx") for name in names]
@@ -101,7 +101,7 @@ def main() -> None:
     listed = {p.key: p.value for p in onnx.load(files[2]).metadata_props}["character"]
     characters = ["", *listed.splitlines(), " "]
     (text,) = find(x=scaled(page)[None])
-    found, drawing, turned = {}, ImageDraw.Draw(marked := page.copy()), set()
+    texts, drawing, turned = {}, ImageDraw.Draw(marked := page.copy()), set()
     for box in boxes(text[0, 0]):
         word = page.crop(box)
         centre = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
@@ -111,13 +111,13 @@ def main() -> None:
             word = word.rotate(180)
             turned.add(nearest)
         (scores,) = recognise(x=fitted(word, WIDTHS[1]))
-        found[nearest] = found.get(nearest, "") + read(scores[0], characters)
+        texts[nearest] = texts.get(nearest, "") + read(scores[0], characters)
         drawing.rectangle(box, outline=(200, 40, 40), width=2)
-        drawing.text((box[0], box[1] - 12), found[nearest], fill=(200, 40, 40))
-    marked.save(given.out / "words.png")
-    wrong = {word: found.get(i, "") for i, word in enumerate(WORDS) if found.get(i) != word}
+        drawing.text((box[0], box[1] - 12), texts[nearest], fill=(200, 40, 40))
+    marked.save(arguments.out / "words.png")
+    wrong = {word: texts.get(i, "") for i, word in enumerate(WORDS) if texts.get(i) != word}
     answers = (
-        (find, f"{len(found)} of {len(WORDS)} words found", len(found) == len(WORDS)),
+        (find, f"{len(texts)} of {len(WORDS)} words found", len(texts) == len(WORDS)),
         (turn, f"{len(turned)} words upside down", turned == set(UPSIDE_DOWN)),
         (
             recognise,
@@ -126,7 +126,7 @@ def main() -> None:
         ),
     )
     for model, answer, right in answers:
-        model.report(given.out, not given.no_times, answer.strip(), right)
+        model.report(arguments.out, not arguments.no_times, answer.strip(), right)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A picture of the tiles of a GPU matmul: a block's results, and the part of one of its threads."""
+"""A picture of the tiles of a GPU matmul: a block's results, and one thread's part of them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def block_tiles(traces: Mapping[str, Trace], title: str, *, thread: int = 0) -> 
 
     Above and to the left of a block's results are its strips of B and A in shared memory. Solid
     squares are the elements that one thread reads in one step of k, and the results that it sums.
-    Raises what `tiles_of` raises.
+    Raises the errors of `tiles_of`.
     """
     found = {name: tiles_of(trace, thread) for name, trace in traces.items()}
     widest = max(tiles.depth + _GAP + tiles.columns for tiles in found.values())

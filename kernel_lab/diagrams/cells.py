@@ -1,4 +1,4 @@
-"""Accesses counted in the cells of a raster: who made them, and how many.
+"""Accesses counted in the cells of a raster: the worker or thread that made them, and their number.
 
 A cell is a whole number of time steps by a whole number of elements, the same for every cell of a
 panel, so that a regular walk looks regular. A cell that several workers access, or that is both
@@ -44,8 +44,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cells:
-    """`count` accesses in each cell (row, column), made by the value `values[who]`, or by NOBODY or
-    SEVERAL."""
+    """The number of accesses in each cell (row, column), `count`, and the value that made them,
+    `values[who]`, or NOBODY or SEVERAL."""
 
     time: Axis
     element: Axis
@@ -71,8 +71,7 @@ def element_axis(panel: Trace) -> Axis:
 
 
 def copies_apart(panel: Trace) -> Trace:
-    """Return the trace of one buffer; if each worker has a copy of it, the copies lie one above the
-    other."""
+    """Return the trace of one buffer. If each worker has a copy of it, the copies are stacked."""
     info = panel.buffers[int(panel.buffer[0])]
     if not info.owned:
         return panel
@@ -94,14 +93,14 @@ def cells(panel: Trace, time: Axis, by: str) -> Cells:
 
 
 def _period(shown: Trace) -> int:
-    """Return the steps from one iteration of the innermost loop to the next: those between two
-    executions of the most frequent access."""
+    """Return the number of steps from one iteration of the innermost loop to the next, that is,
+    between two executions of the most frequent access."""
     times = np.unique(shown.time[shown.site == np.argmax(np.bincount(shown.site))])
     return int(np.argmax(np.bincount(np.diff(times)))) if len(times) > 1 else 1
 
 
 def _unit(extent: int, most: int, period: int) -> int:
-    """Return the smallest unit with which `extent` takes at most `most` cells, or one less than
+    """Return the smallest unit with which `extent` takes at most `most` cells, or a unit less than
     twice as large that is a multiple or a divisor of the `period`."""
     least = -(-extent // most)
     if least == 1:
@@ -111,10 +110,10 @@ def _unit(extent: int, most: int, period: int) -> int:
 
 
 def shades(found: Cells, colours: list[Any], several: Any) -> np.ndarray:
-    """Return the raster as RGBA: colour says who, opacity how many.
+    """Return the raster as RGBA: the colour shows who made the accesses, the opacity their number.
 
-    `colours` are those of `values`, as RGB. The fullest cell is opaque, and one with a single
-    access still shows.
+    `colours` are the colours of `values`, as RGB. The fullest cell is opaque, and a cell with a
+    single access is still visible.
     """
     table = np.array([*colours, several, (0, 0, 0)])  # the last two are indexed from the end
     image = np.zeros((*found.who.shape, 4))

@@ -99,17 +99,17 @@ def time_chart(result: LabResult) -> Any:
     return fig
 
 
-LEVELS = ("o", "^", "s")  # marks of all accesses, and of those that each modelled cache misses
+LEVELS = ("o", "^", "s")  # marks of all accesses, and of the misses of each modelled cache
 
 
 def roofline_chart(result: LabResult, traffic: Mapping[str, Traffic] | None = None) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
-    `traffic` is that of the size that ran. A rung in it has several marks, joined by a line: one at
-    the useful operations for each byte that its loops access, and one for each cache, at the useful
-    operations for each byte that the cache misses. Entries without traffic (peers, kernels whose
-    accesses cannot be counted) stand at the compulsory traffic: each array moved once. Raises
-    LabUsageError if there is no roofline.
+    `traffic` is the traffic at the size of the run. A rung in it has several marks, joined by a
+    line: one at the useful operations for each byte that its loops access, and one for each cache,
+    at the useful operations for each byte that the cache misses. Entries without traffic (peers,
+    kernels whose accesses cannot be counted) are drawn at the compulsory traffic: each array moved
+    once. Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -197,7 +197,7 @@ def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """Return the places moved apart so that neighbours are at least `gap` from each other."""
+    """Return the places, moved apart so that neighbours are at least `gap` from each other."""
     order = np.argsort(places)
     moved = places[order].astype(float)
     for _ in range(200):

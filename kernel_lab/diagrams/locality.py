@@ -1,4 +1,4 @@
-"""Histograms of reuse distances: how far apart the uses of a cache line lie."""
+"""Histograms of reuse distances: the distances between uses of the same cache line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reuse_histogram(
         rate.spines["right"].set_visible(True)
         last = float(len(bins)) + 0.5
         for name, size in caches.items():
-            # Bin b holds distances up to 2**b - 1: a cache of 2**b lines hits through bin b.
+            # Bin b holds distances up to 2**b - 1: a cache of 2**b lines hits in bins 0 to b.
             place = np.log2(size / line) + 0.5
             if place < last:
                 axis.axvline(place, color=MUTED, linestyle="--", linewidth=0.9)

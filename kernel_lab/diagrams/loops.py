@@ -1,4 +1,4 @@
-"""The loops of a run over its space-time diagram: spans for their turns, and one turn's tiles."""
+"""The loops of a run over its space-time diagram: spans for all turns, the tiles of one turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from needle_runtime.text import counted
 
 ROWS = 3  # loops, at most
 TURNS = 64  # turns of a loop, at most
-_LEAST = 0.5  # the least share of the time that is in a loop's turns
+_LEAST = 0.5  # the least share of the time that passes in a loop's turns
 _LETTER = 5.2  # the width of a label's letter, with room around it, in points
 _ACROSS = 400  # the least width of the panels, in points
 TILE = "tile"  # the label of a frame
@@ -43,7 +43,7 @@ def turns_of(trace: Trace) -> list[Turns]:
     found = []
     for loop in trace.loops:
         value = loop.value[first]
-        changed[1:] |= np.diff(value) != 0  # a loop begins anew in each turn of the loops around it
+        changed[1:] |= np.diff(value) != 0  # a loop starts again in each turn of the outer loops
         inside = value != LoopValues.OUTSIDE
         begins = np.flatnonzero(changed & inside)
         together = (loop.value == value[moment]).all()
@@ -92,9 +92,9 @@ def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
-    """Frame the elements that one buffer's accesses touch in a turn of the innermost loop around
-    any of them, by one worker or block, and write the turn and the size of the tile beside the
-    panel. Return whether there is such a loop. `trace` has the accesses of that buffer alone."""
+    """Frame the elements of one buffer that one worker or block accesses in a turn of the innermost
+    loop around any of the accesses. Write the turn and the size of the tile beside the panel.
+    Return whether there is such a loop. `trace` has only the accesses of that buffer."""
     mine = trace.select(trace.worker == trace.worker.min(initial=1 << 30))
     for loop in reversed(turns):
         longest = int(np.argmax(loop.stops - loop.starts))  # the first that is not cut short

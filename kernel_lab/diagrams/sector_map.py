@@ -22,9 +22,9 @@ def sector_map(
 ) -> Any:
     """Return a figure with a row for each trace, by name: one load of a warp from each buffer.
 
-    A matrix is drawn row by row in boxes of one sector. Boxes that the load moves are pale, the
+    A matrix is drawn row by row in boxes of one sector. Boxes that the load moves are pale, and
     elements that its threads use are solid. Raises LabUsageError if a trace has no load of a
-    buffer, or the buffer is no matrix.
+    buffer, or the buffer is not a matrix.
     """
     loads = {name: [_load(trace, buffer) for buffer in buffers] for name, trace in traces.items()}
     shapes = [[_shape(one) for one in row] for row in loads.values()]
@@ -68,9 +68,9 @@ def _shape(one: Trace) -> tuple[int, int]:
 
 def _draw(axis: Any, one: Trace, left: int, colour: str) -> None:
     rows, columns = _shape(one)
-    each = gpu.SECTOR // int(one.itemsize[0])
+    per_sector = gpu.SECTOR // int(one.itemsize[0])
     for places, width, alpha in (
-        (np.unique(one.index // each) * each, each, 0.3),
+        (np.unique(one.index // per_sector) * per_sector, per_sector, 0.3),
         (np.unique(one.index), 1, 1.0),
     ):
         for index in places.tolist():
@@ -79,4 +79,4 @@ def _draw(axis: Any, one: Trace, left: int, colour: str) -> None:
             axis.add_patch(box)
     grid = {"colors": MUTED, "linewidth": 0.3}
     axis.hlines(range(rows + 1), left, left + columns, **grid)
-    axis.vlines(range(left, left + columns + 1, each), 0, rows, **grid)
+    axis.vlines(range(left, left + columns + 1, per_sector), 0, rows, **grid)

@@ -1,4 +1,4 @@
-"""The space-time diagram of a kernel's memory accesses: which element is accessed when."""
+"""The space-time diagram of a kernel's memory accesses: elements over time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 from needle_runtime.text import counted
 
-_TICKS = 4  # of a panel's elements, besides the first
-_KEYS = 5  # workers that the legend names; of more, the first, the middle and the last
+_TICKS = 4  # ticks of a panel's elements, besides the first
+_KEYS = 5  # workers that the legend names; if there are more, the first, the middle and the last
 
 
 def space_time(
@@ -40,13 +40,13 @@ def space_time(
 ) -> Any:
     """Return a figure with a panel for each buffer: elements upwards, time steps to the right.
 
-    A panel is a raster; the note says how many steps and elements a cell holds. `by` says what the
-    colours mean: "buffer" (its own colour for loads, red for stores), or "worker" (the CPU worker
-    or GPU block), "warp" or "thread". A cell that is loaded and stored, or accessed by several
-    workers, has a colour of its own; the paler a cell, the fewer accesses it holds. `span` is the
-    time shown: the first step, and one past the last. If the trace followed the loops, their turns
-    are spans above the panels, and frames enclose the elements that one turn touches. Local memory
-    is left out if there is other memory, since it stands for registers. Raises LabUsageError if
+    A panel is a raster; the note says how many steps and elements a cell holds. `by` is the meaning
+    of the colours: "buffer" (the buffer's colour for loads, red for stores), or "worker" (the CPU
+    worker or GPU block), "warp" or "thread". A cell that is both loaded and stored, or accessed by
+    several workers, has a separate colour; a paler cell holds fewer accesses. `span` is the time
+    shown: the first step, and one past the last. If the trace followed the loops, their turns are
+    spans above the panels, and frames enclose the elements that one turn touches. Local memory is
+    left out if there is other memory, since it stands for registers. Raises LabUsageError if
     nothing was accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
@@ -104,7 +104,7 @@ def space_time(
 
 
 def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], shown: Trace) -> str:
-    """Frame the tile of one turn in each panel; return the note with a word on the frames."""
+    """Frame the tile of one turn in each panel; return the note with a phrase about the frames."""
     framed = [draw_tile(axis, one, turns) for axis, one in zip(axes, traces, strict=True)]
     if not any(framed):
         return note
@@ -120,8 +120,8 @@ def _row(trace: Trace, name: str) -> int:
 
 
 def ticks(first: int, last: int, row: int) -> range:
-    """Return up to five ticks from `first` to `last`: multiples of the row, by a power of two; of
-    an element if the range holds no two rows."""
+    """Return up to five ticks from `first` to `last`: multiples of the row by a power of two, or
+    multiples of an element if the range holds fewer than two rows."""
     step = row if last - first >= row else 1
     while (last - first) // step > _TICKS:
         step *= 2

@@ -6,13 +6,13 @@ import html
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-TRAIL = 48  # steps before this one that are shown fading, at least
+TRAIL = 48  # the least number of earlier steps that are shown fading
 _SHADES = 4  # shades of the trail
 _TEXT = 13
 
 
 def step_svg(run: dict[str, Any], now: int, room: int) -> str:
-    """Return the <svg> of a run of `steps_of` after its step `now`, `room` wide."""
+    """Return the <svg> of a run of `steps_of` after its step `now`. It is `room` wide."""
     height = max(grid["y"] + grid["rows"] * grid["cell"] for grid in run["buffers"]) + 2
     parts = [part for grid in run["buffers"] for part in _frame(grid)]
     for grid, elements in _held(run, now):

@@ -1,4 +1,4 @@
-"""The steps of a run as a stepper's page holds them: elements, loops, and a cache's misses."""
+"""The steps of a run in the form of a stepper's page: elements, loops, and a cache's misses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GAP, TITLE = 12, 20  # between buffers, and above each for its name
 
 
 def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[dict[str, Any], int]:
-    """Return a run's steps, and the number of steps that there is no room for.
+    """Return a run's steps, and the number of steps that are left out for want of space.
 
     A step is one site's accesses at one time, by all workers together. It touches runs of
     neighbouring elements, in the order of their addresses. `steps` has a list for each step: [site,
@@ -47,7 +47,7 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
     runs = np.stack([first, length], 1)
     bounds = np.append((np.cumsum(new_run) - 1)[new_step], len(starts))
     total = len(bounds) - 1
-    taken = min(total, STEPS, int(np.searchsorted(bounds[:-1], RUNS)))
+    shown_steps = min(total, STEPS, int(np.searchsorted(bounds[:-1], RUNS)))
     accesses = np.bincount(np.cumsum(new_step) - 1).tolist()
     sites = shown.site[new_step].tolist()
     used = np.unique(shown.buffer).tolist()
@@ -62,20 +62,20 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
         "loops": [[loop.name, loop.extent] for loop in trace.loops],
         "steps": [
             [sites[n], accesses[n], *runs[bounds[n] : bounds[n + 1]].ravel().tolist()]
-            for n in range(taken)
+            for n in range(shown_steps)
         ],
-        "values": [values[n, around[sites[n]]].tolist() for n in range(taken)],
+        "values": [values[n, around[sites[n]]].tolist() for n in range(shown_steps)],
         "misses": [],
         "cache": 0,
         "line": LINE,
         "store": STORE,
     }
     if cache is not None:
-        found = cache_misses(trace, cache)
-        step = np.searchsorted(shown.time[new_step], found.time)
-        rows = np.stack([step, found.line, found.thrown], 1)
-        data |= {"cache": cache // LINE, "misses": rows[step < taken].tolist()}
-    return data, total - taken
+        misses = cache_misses(trace, cache)
+        step = np.searchsorted(shown.time[new_step], misses.time)
+        rows = np.stack([step, misses.line, misses.thrown], 1)
+        data |= {"cache": cache // LINE, "misses": rows[step < shown_steps].tolist()}
+    return data, total - shown_steps
 
 
 def _loops_around(trace: Trace) -> list[list[int]]:
@@ -105,8 +105,8 @@ def _grid(trace: Trace, number: int) -> dict[str, Any]:
 def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[str, Any]]:
     """Return the buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
 
-    The operands and the result of a matmul stand as on paper: A to the left of C, B above it. Other
-    buffers follow each other in rows, in cells that are small enough for the height.
+    The operands and the result of a matmul are arranged as on paper: A to the left of C, B above
+    it. Other buffers follow each other in rows, in cells that are small enough for the height.
     """
     if len(grids) == 3:
         a, b, c = grids
@@ -147,8 +147,8 @@ def _in_rows(grids: Sequence[dict[str, Any]], room: int, cell: float) -> list[di
 def packed(runs: list[dict[str, Any]]) -> str:
     """Return the runs as text for a page.
 
-    Elements, loop values and lines are written as differences from those of the same site's
-    previous step. In a loop the differences repeat, so they pack well.
+    Elements, loop values and lines are written as differences from the same site's previous step.
+    In a loop the differences repeat, so they pack well.
     """
     text = json.dumps([_flat(run) for run in runs], separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

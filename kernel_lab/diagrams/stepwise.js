@@ -1,7 +1,8 @@
 // Steps through the memory accesses of kernels. A figure shows one run, or several side by side at
-// the same number of steps. Each buffer is a grid of its elements; those touched at the slider's
-// step are drawn full, those of the steps before it fade. A run may have a cache: the lines in it
-// are tinted, and its misses are counted. All numbers come with the page (diagrams/steps.py).
+// the same number of steps. Each buffer is a grid of its elements. The elements touched at
+// the slider's step are drawn in full colour; those of earlier steps fade. A run may have a cache:
+// cached lines are tinted, and misses are counted. All numbers come with the page
+// (diagrams/steps.py).
 (() => {
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -9,7 +10,7 @@ async function unpacked(text) {
   return JSON.parse(await new Response(stream).text()).map(deep);
 }
 
-// Numbers are differences from the last step of the same site; makes them what they stand for.
+// Turns differences from the last step of the same site back into absolute numbers.
 function deep(run) {
   const last = new Map();
   const [steps, values] = [[], []];
@@ -32,7 +33,7 @@ function deep(run) {
   return { ...run, steps, values, misses, held: new Set(), seen: 0 };
 }
 
-// The elements of a step: after the site and the number of accesses come runs of neighbours.
+// The elements of a step, which lists a site, a number of accesses, then runs of neighbours.
 function fill(pen, grid, step, gap) {
   const size = Math.max(0.5, grid.cell - gap);
   for (let at = 2; at < step.length; at += 2) {
@@ -43,7 +44,7 @@ function fill(pen, grid, step, gap) {
   }
 }
 
-// Brings the lines in the cache to those after a step. `seen` counts the misses until then.
+// Updates the cached lines for one step. `seen` counts the misses so far.
 function follow(run, now) {
   if (run.seen > 0 && run.misses[run.seen - 1][0] > now) [run.seen, run.held] = [0, new Set()];
   while (run.seen < run.misses.length && run.misses[run.seen][0] <= now) {
@@ -70,7 +71,7 @@ function tintCache(run, pen) {
 function draw(run, canvas, now, room, colour) {
   const across = canvas.clientWidth || room;
   const [ratio, scale] = [window.devicePixelRatio || 1, across / room];
-  const top = Math.max(0, 16 / scale - 20); // names are as large in a small picture
+  const top = Math.max(0, 16 / scale - 20); // names keep their size in a small picture
   const height = top + 2 +
     Math.max(...run.buffers.map((grid) => grid.y + grid.rows * grid.cell));
   canvas.width = Math.round(across * ratio);
@@ -109,7 +110,7 @@ function made(kind, ...parts) {
 
 const counted = (number) => number.toLocaleString("en");
 
-// The lines about a step; diagrams/stepwise.py says the same of the still.
+// The lines of text about a step; diagrams/stepwise.py writes the same for the still picture.
 function said(run, now) {
   const [site, accesses] = run.steps[now];
   const [, isStore, text, around] = run.sites[site];
@@ -186,8 +187,8 @@ function activate(figure, runs) {
   });
   slider.addEventListener("input", show);
   if (pace) pace.addEventListener("change", show);
-  // The page's colours change with the system's or with a switch of the page, its width with the
-  // window or when a folded part is opened.
+  // Draw again when the colours change (the system's setting or a switch on the page) or the width
+  // (the window is resized or a folded part is opened).
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   new MutationObserver(show).observe(document.body, { attributes: true });
   let width = 0;

@@ -14,7 +14,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
 _STILL = 0.62  # the place of the still in a run, from 0 to 1
-_ROOM, _HEIGHT = 400, 300  # one of several pictures, before they are made to fit the page
+_ROOM, _HEIGHT = 400, 300  # size of one of several pictures, before they are scaled to the page
 _ALONE = (800, 420)
 _CODE = Path(__file__).with_name("stepwise.js")
 _STYLE = Path(__file__).with_name("stepwise.css")
@@ -36,17 +36,17 @@ def side_by_side(
 ) -> str:
     """Return an HTML <figure> that steps through several runs at once, at the same number of steps.
 
-    `traces` are the runs by name. With `cache` (bytes) each run has an LRU cache of that size for
-    its global memory: the lines in it are tinted, and its misses counted. A cache is one worker's,
-    so the traces must have been made with one core. Raises LabUsageError for others, and for an
-    empty trace. Without JavaScript, and in print, a still of each run is shown.
+    `traces` are the runs by name. With `cache` (bytes), each run has an LRU cache of that size for
+    its global memory: the lines in it are tinted, and its misses are counted. A cache belongs to
+    one worker, so the traces must have been made with one core. Raises LabUsageError for other
+    traces, and for an empty trace. Without JavaScript, and in print, a still of each run is shown.
     """
     room, height = (_ROOM, _HEIGHT) if len(traces) > 1 else _ALONE
     runs, views = [], []
     for name, trace in traces.items():
         if cache is not None and (trace.device != "cpu" or trace.worker.any()):
             raise LabUsageError(
-                f"side_by_side: {name} has several workers, and a cache belongs to one: trace with"
+                f"side_by_side: {name} has several workers, but a cache belongs to one: trace with"
                 " cores=1"
             )
         run, left = steps.steps_of(trace, room, height, cache)
@@ -105,8 +105,7 @@ def said(run: dict[str, Any], now: int) -> str:
 
 
 def unpacked(figure: str) -> list[dict[str, Any]]:
-    """Return the data in a stepper's <figure>: those that `steps.steps_of` returned for each
-    run."""
+    """Return the data in a stepper's <figure>: the results of `steps.steps_of` for each run."""
     return steps.unpacked(figure.rpartition('octet-stream">')[2].partition("<")[0])
 
 
@@ -121,7 +120,7 @@ def style() -> str:
 
 
 def save_page(figure: str, path: Path | str) -> Path:
-    """Write a stepper as a page of its own; return the path.
+    """Write a stepper as a separate page; return the path.
 
     In a notebook it also becomes an output of the cell.
     """

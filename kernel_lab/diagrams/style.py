@@ -31,11 +31,11 @@ STORE = "#d1495b"
 SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
 MUTED = "#8c8c8c"
 SLATE = "#64748b"  # for marks that belong to no single buffer
-WIDTH = 7.5  # inches, of most figures: text stays readable where a page shrinks them
+WIDTH = 7.5  # inches; most figures: text stays readable if a page shrinks them
 TITLE, TEXT, SMALL = 11, 9, 8  # points: titles; panels and axes; ticks, legends and notes
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
-_LEAST = 0.78  # to which a page may shrink a picture
+_LEAST = 0.78  # the smallest scale to which a page may shrink a picture
 _BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 
 _SETTINGS: Any = {
@@ -64,7 +64,8 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
 
     Arguments have the palette's colours in their order. A copy of an argument (A_shared) has the
     argument's colour, greyer. Any other buffer has one of the remaining colours, chosen by its
-    name; if that colour is taken, it has the next free one, perhaps not in every picture.
+    name. If that colour is taken, the buffer has the next free colour, which may differ between
+    pictures.
     """
     colours = dict(zip(trace.arrays, itertools.cycle(PALETTE), strict=False))
     rest = PALETTE[len(colours) :] or PALETTE
@@ -107,13 +108,13 @@ def settings() -> Iterator[None]:
 
 
 def figure(width: float, height: float) -> Figure:
-    """Return a figure of that size in inches, without a window."""
+    """Return a figure of this size in inches, without a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def titled(fig: Figure, title: str, note: str, keys: Sequence[Any] = (), columns: int = 3) -> None:
-    """Set a title, under it the keys in `columns` columns, and in grey under the figure a note on
-    its contents. All stand at the left, where a narrow screen shows them first."""
+    """Set a title, the keys in `columns` columns under it, and a grey note on the contents under
+    the figure. All are at the left, where a narrow screen shows them first."""
     if keys:
         legend = fig.legend(handles=keys, loc="outside upper left", ncols=columns, title=title)
         legend.set_alignment("left")
@@ -183,8 +184,8 @@ def embedded(svg: str) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
     text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # ids that nothing refers to
-    # The page may neither enlarge the text of the picture beyond the page's own nor make it too
-    # small to read: on a narrow screen the picture scrolls.
+    # The page must neither enlarge the picture's text beyond the page's own text nor make it too
+    # small to read. So on a narrow screen the picture scrolls.
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)

@@ -23,7 +23,8 @@ def surface(
     *,
     text: Callable[[float], str] = "{:.3g}".format,
 ) -> Any:
-    """Return a figure with a cell for each choice: less is paler, and the least has a frame.
+    """Return a figure with a cell for each choice. Lower values are paler, and the lowest has a
+    frame.
 
     `tried` has the knobs of each choice and a positive value, or None for a choice that was
     rejected (a cross). The knobs named by `axes` are the rows and the columns of a panel; each

@@ -29,7 +29,7 @@ SHOWN_SECTORS = 40
 
 
 def request(trace: Trace, site: int) -> Trace:
-    """Return the accesses of one warp instruction of a site: the earliest of the busiest ones."""
+    """Return the accesses of one warp instruction of a site: the earliest of the busiest."""
     mine = trace.select(trace.site == site)
     number = gpu.instructions(mine)
     return mine.select(number == np.argmax(np.bincount(number)))

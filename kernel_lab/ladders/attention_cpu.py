@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ladder = Ladder(attention.ATTENTION, "cpu")
 
-ROWS = 4  # queries of a band, and rows of a register tile: `eight_rows` says why not more
+ROWS = 4  # queries of a band, and rows of a register tile; `eight_rows` shows why 8 are too many
 VECTORS = 2  # across a register tile
 TILE = 8  # register tiles of keys between two rescalings of the online softmax
 LOWEST = -3.0e38  # below any score, but finite, so that the difference of two is not NaN
@@ -28,7 +28,7 @@ LOWEST = -3.0e38  # below any score, but finite, so that the difference of two i
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the stages one after the other on one thread: scores, softmax, weighted sums of values.
+    """Run the stages one after another on one thread: scores, softmax, weighted sums of values.
 
     Both products are chains of dependent additions; the second runs down the columns of V. The
     scores, M N of them for each head, are written and read back four times.
@@ -182,7 +182,7 @@ def fuse_band(sch: Schedule, case: Case) -> None:
     which keeps up with a loop that reads forward.
 
     Prediction: the scores and the exponentials, 4 MiB each, are written and read twice; the
-    third-level cache does that in about 0.4 of 3.7 ms, of which the arithmetic hides a part.
+    third-level cache does that in about 0.4 of 3.7 ms, and the arithmetic hides a part of it.
 
     Picture: The ramp at the left is the copy of K. Then each band repeats the same small pattern in
     buffers of one band: the scores, their softmax, and the sums over V.
@@ -223,8 +223,8 @@ def eight_rows(sch: Schedule, case: Case) -> None:
     Prediction: sums on the stack cost a store of 2 cycles for each multiply-add, so the products'
     2.3 ms become 4.6 to 6.9; the rest of 3.7 stays.
 
-    Picture: The pattern is that of `fuse_band`, for twice as many queries. Registers and stack are
-    not in the trace.
+    Picture: The pattern is the same as in `fuse_band`, for twice as many queries. Registers and
+    stack are not in the trace.
     """
     fuse_band(sch, case)
 
@@ -253,8 +253,8 @@ def define_online(case: Case) -> list[Any]:
     """Define attention in tiles of keys, each with its own maximum, sum and sums of values; the
     tiles are joined one by one.
 
-    The (top, total, sums) of two sets of keys are joined into those of their union: each side is
-    scaled by the exponential of its maximum minus the common maximum.
+    The (top, total, sums) of two sets of keys are joined into the (top, total, sums) of their
+    union: each side is scaled by the exponential of its maximum minus the common maximum.
     """
     from needle_tvm._tvm.names import te, tirx
 
@@ -319,7 +319,7 @@ def define_online(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(0.55, 0.75), define=define_online)
 def online(sch: Schedule, case: Case) -> None:
-    """Take keys in tiles of 256 and join each tile's softmax to that of the tiles before it.
+    """Take keys in tiles of 256 and join each tile's softmax to the softmax of earlier tiles.
 
     A task keeps 4 x 256 scores whatever N is: all of attention is one kernel, which stores no
     scores. The price is one more exponential per tile for each element of the result. On a CPU this

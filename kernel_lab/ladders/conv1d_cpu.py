@@ -47,7 +47,7 @@ def fewer_terms(sch: Schedule, case: Case) -> None:
     Prediction: 17,833,729 terms become 17,297,408, which is 3 %. One of about ten instructions of a
     term is saved as well.
 
-    Picture: The picture is that of `naive` with 10,183 accesses instead of 11,177. The dashes and
+    Picture: The same as for `naive`, but with 10,183 accesses instead of 11,177. The dashes and
     the parts between them have not changed.
     """
 
@@ -79,9 +79,9 @@ def vectorise(sch: Schedule, case: Case) -> Any:
     """Put neighbouring results side by side in vectors, with k outside of them.
 
     The gain is not a factor of the lanes: TVM does not vectorise a condition that differs between
-    them. It writes the sixteen checks one after the other (the hot loop has 30 scalar operations
-    and no packed one), and with k outside, each result is also loaded and stored at every term. The
-    only gain is fewer loop instructions.
+    them. It writes the sixteen checks one after another (the hot loop has 30 scalar operations and
+    no packed operation), and with k outside, each result is also loaded and stored at every term.
+    The only gain is fewer loop instructions.
 
     Prediction: a term of the scalar loop has about 7 instructions, 2 of them comparisons. A lane
     keeps these 2, one lane after the other, and adds a load and a store of its result; it shares

@@ -94,11 +94,11 @@ def threads_2d(sch: Schedule, case: Case) -> None:
     The results lie on a line, so two thread indices make the same warps, with one more index to
     add.
 
-    Prediction: all static figures are those of `threads`: 20 registers, 64 warps, 4.39 sectors for
-    a load of the signal. An index more is added up.
+    Prediction: all static figures are the same as in `threads`: 20 registers, 64 warps, 4.39
+    sectors for a load of the signal. Only one more index is added up.
 
-    Picture: Panel by panel, the picture is that of `threads`: threads are numbered along x first,
-    so a warp computes a row of 32 results.
+    Picture: Panel by panel, the picture is the same as for `threads`: threads are numbered along x
+    first, so a warp computes a row of 32 results.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     (i, _) = sch.get_loops(sch.get_sblock("B"))
@@ -168,7 +168,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
     A tap read from shared memory could serve four multiply-adds, and a value of the signal read for
     one result could serve the next three. Two obstacles stand in the way. First, M + N - 1 results
     are not a whole number of blocks, so every term checks whether its result exists, and between
-    the checks nvcc loads both operands anew for each multiply-add. Second, threads four words apart
+    the checks nvcc reloads both operands for each multiply-add. Second, threads four words apart
     share eight of the 32 banks, so each load of the signal takes four turns.
 
     Prediction: nvcc's 256 loads for 128 multiply-adds are two for each, as before, and half of them
@@ -225,7 +225,7 @@ def whole_tiles(sch: Schedule, case: Case) -> None:
     of a quarter read 128 bytes in a row, each bank once. (Five results per thread would have no
     conflict in the trace, since 5 and 32 have no common factor. But threads 20 bytes apart are not
     aligned to 16 bytes: 44 loads for 160 multiply-adds.) A thread still has four stores of 4 bytes,
-    16 bytes from those of the next thread, since each store is checked; the L2 cache joins them.
+    16 bytes from the next thread's stores, since each store is checked; the L2 cache joins them.
 
     Prediction: 384 loads and multiply-adds become 17 + 128 instructions, 2.6 times fewer; the turns
     of shared memory fall from 640 to 68. The fewer blocks there are, the less of it shows: 33 of

@@ -251,9 +251,9 @@ def fused_padding(sch: Schedule, case: Case) -> None:
     explained=("threads that still spin are woken in 0.9 microseconds: (26 - 15.7) / 11 (Zen 4)"),
 )
 def parallel_rows(sch: Schedule, case: Case) -> None:
-    """FAILS: use threads for the rows of a plane, one plane after the other.
+    """FAILS: use threads for the rows of a plane, one plane after another.
 
-    Each plane wakes and joins the threads anew, for a microsecond's work.
+    Each plane wakes and joins the threads again, for a microsecond's work.
 
     Prediction: the threads are woken 12 times instead of once; 11 more times of 1 to 3
     microseconds, beside 15.7.

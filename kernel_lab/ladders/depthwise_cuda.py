@@ -194,8 +194,8 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     its lanes use the same bank of shared memory.
 
     Prediction: a pixel is loaded 1.4 times from global memory instead of 41.4, but the first-level
-    cache delivered those; four comparisons a tap are gone, which were up to half of its
-    instructions.
+    cache delivered these loads; four comparisons a tap are gone, which were up to half of
+    its instructions.
 
     Picture: All panels have one colour: a warp reads 32 neighbouring elements of a row of the
     frame, which are in 32 different banks wherever they begin.
@@ -249,7 +249,7 @@ def separable_threads_2d(sch: Schedule, case: Case) -> None:
     Prediction: as `threads_2d` in the depthwise ladder: whole warps, less than one round, and two
     launches that do not change.
 
-    Picture: The order of the requests is that of `naive`. Each column is now the work of whole
+    Picture: The requests come in the same order as in `naive`. Each column is now the work of whole
     warps.
     """
     for name in ("deep", "out"):
@@ -267,9 +267,9 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     registers.)
 
     Prediction: one launch instead of two is 2 at best. But 6 blocks on 108 multiprocessors take the
-    place of 24 and 48, and each does four channels one after the other.
+    place of 24 and 48, and each does four channels one after another.
 
-    Picture: The channels are left of the dotted line (the barrier), one after the other: nine taps
+    Picture: The channels are left of the dotted line (the barrier), one after another: nine taps
     each, and then one store to `deep_shared`. To the right of it, each output channel reads all
     channels and writes one image of `out`.
     """

@@ -1,4 +1,4 @@
-"""A matmul with bias and GELU on a CPU: what fusing the epilogue gains at each step."""
+"""A matmul with bias and GELU on a CPU: the gain from fusing the epilogue at each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ladder = Ladder(gelu_matmul.GELU_MATMUL, "cpu")
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run three stages one after the other, none scheduled: matmul, bias, GELU.
+    """Run three unscheduled stages one after another: matmul, bias, GELU.
 
     The matmul, which reads down the columns of B, takes nearly all of the time.
 

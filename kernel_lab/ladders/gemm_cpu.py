@@ -60,7 +60,7 @@ def reorder(sch: Schedule, case: Case) -> Any:
     choice. The factor therefore has three parts: no conflicts in the sets of the cache (2.3 at N =
     512), no chain of additions, and 8 or 16 lanes.
 
-    Prediction: a vector of 16 multiply-adds loads 16 elements of B and of C and stores those of C.
+    Prediction: a vector of 16 multiply-adds loads 16 elements of B and of C and stores the 16 of C.
     One load of 64 bytes starts in a cycle, so it takes 2 cycles. In the chain of `naive`, 16
     multiply-adds take 64 cycles: 32 times as long. If each load of B waits for the second-level
     cache because of the conflicts, up to three times of that.

@@ -1,6 +1,6 @@
 """Matmul on a GPU: from one result per thread to register tiles.
 
-The steps up to shared memory are those of W. Ye, "TVM: GEMM GPU Optimization" (2025). Register
+The steps up to shared memory follow W. Ye, "TVM: GEMM GPU Optimization" (2025). Register
 tiles, vector loads and double buffering follow V. Volkov and J. Demmel, "Benchmarking GPUs to tune
 dense linear algebra" (SC 2008). The ladder goes on with tensor cores in `gemm_tensor_core`.
 """
@@ -54,7 +54,7 @@ def naive(sch: Schedule, case: Case) -> None:
     A warp has 32 lanes and uses one: the other 31 are idle, and no two loads are ever combined.
 
     Picture: Each panel is one request of one warp: a single coloured bar at thread 0, and one
-    sector, of which an eighth is used.
+    sector. The request uses an eighth of the sector.
     """
     c = sch.get_sblock("C")
     i, j, _ = sch.get_loops(c)
@@ -222,8 +222,8 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
     Picture: Threads that read the *same* word are served together; only different words of one bank
     take turns. In B, threads 0 to 7 read every fourth word, and threads 8 to 15 words in the same
-    banks, 32 words further on: two turns. This is what TVM's loops do. nvcc reads 4 neighbours with
-    one instruction, and those take one turn.
+    banks, 32 words further on: two turns. TVM's loops read in this way. nvcc reads 4 neighbours
+    with one instruction, and this read takes one turn.
     """
     c, k_outer = tiled(sch, STEP, vector=1)
     sch.decompose_reduction(c, k_outer)
@@ -278,12 +278,13 @@ def local_copies(sch: Schedule, case: Case) -> None:
     "Assignment A3: Compiling DNNs with TVM").
 
     Nothing is shared: every thread fetches a whole strip of its own from global memory. These 16
-    values fit into registers, so the loads are those of `threads_2d`; longer strips would spill.
+    values fit into registers, so the loads are the same as in `threads_2d`; longer strips would
+    spill.
 
-    Prediction: the hot loop has 16 loads and 8 multiply-adds, as that of `threads_2d`.
+    Prediction: the hot loop has 16 loads and 8 multiply-adds, like the hot loop of `threads_2d`.
 
-    Picture: The requests are those of `threads_2d`, panel by panel. The copy only moves the loads
-    to a place before the product.
+    Picture: The requests are the same as in `threads_2d`, panel by panel. The copy only moves the
+    loads to a place before the product.
     """
     c, k = square(sch, row="threadIdx.y", column="threadIdx.x")
     k_outer, _ = sch.split(k, [None, STEP])

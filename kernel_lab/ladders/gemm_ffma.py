@@ -3,8 +3,8 @@
 These rungs extend `gemm_cuda.ladder`. A multiprocessor of sm_90 (and of sm_80) issues four
 instructions in a cycle, one for each of its quarters, and moves 128 bytes from shared memory. So
 two ratios count: the share of multiply-adds (FFMA) among the instructions, and the bytes that each
-multiply-add takes from shared memory. The tiles are those of S. Gray, "A full walk through of the
-SGEMM implementation" (2015), and of CUTLASS's SIMT kernels. The design follows from arithmetic and
+multiply-add takes from shared memory. The tiles follow S. Gray, "A full walk through of the SGEMM
+implementation" (2015), and CUTLASS's SIMT kernels. The design follows from arithmetic and
 from reading the machine code; it has not been measured.
 """
 

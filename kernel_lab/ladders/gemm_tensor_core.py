@@ -2,9 +2,9 @@
 
 These rungs follow the float32 rungs of `gemm_cuda.ladder`. Tensor cores multiply halves, so these
 rungs round: A and B stay float32 in global memory, each block rounds its strips to float16 on their
-way into shared memory, and the sums are float32. Their precision is lower than that of the rungs
-before (an operand keeps 11 bits instead of 24): `precision` states it, the table shows it and the
-tolerance follows it.
+way into shared memory, and the sums are float32. Their precision is lower than before (an operand
+keeps 11 bits instead of 24): `precision` states it, the table shows it and the tolerance follows
+it.
 """
 
 from __future__ import annotations
@@ -234,11 +234,12 @@ def tensor_core_pipeline(sch: Schedule, case: Case) -> None:
     The multiplication is now so short that the latency of global memory is most of a step.
 
     Prediction: an A100's multiprocessor needs 6,127 bytes in flight. Each of 8 blocks fetches 16
-    KiB for a strip, so enough were in flight most of the time; what is saved is the part of the
+    KiB for a strip, so enough were in flight most of the time. The gain is only the part of the
     latency that 8 blocks do not hide.
 
     Picture: At the left, two strips are fetched, each in four iterations. The products at the right
-    take 16 steps, half as many as the fetches: tensor cores have made arithmetic the smaller part.
+    take 16 steps, half the steps of the fetches: tensor cores have made arithmetic the smaller
+    part.
     """
     k_outer = fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
     sch.annotate(k_outer, "software_pipeline_stage", [0, 0, 1])

@@ -78,7 +78,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
 def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
     """Define C = A B with B in panels that hold four k side by side, A as unsigned bytes, and C in
-    whole tiles, of which only the part inside C is written.
+    whole tiles. Only the part of a tile inside C is written.
 
     128 is added to each element of A, so each sum is too large by 128 times the sum of B's column;
     that is subtracted at the end. Past the edges, B is zero.

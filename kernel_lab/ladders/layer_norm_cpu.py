@@ -18,7 +18,7 @@ ladder = Ladder(layer_norm.LAYER_NORM, "cpu")
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run the stages one after the other over the whole matrix, on one thread.
+    """Run the stages one after another over the whole matrix, on one thread.
 
     Each of the two sums is a chain of dependent additions, four cycles for a value; only the last
     sweep is in vectors.
@@ -199,7 +199,7 @@ def one_pass(sch: Schedule, case: Case) -> Any:
     wait for their chains, and nothing if the store of 2 cycles is the limit.
 
     Picture: `lanes.v0` and `lanes.v1` are the sums and the sums of squares: one stroke over x fills
-    both. The ramps after it join the lanes, one after the other.
+    both. The ramps after it join the lanes, one after another.
     """
     row = rows.row_by_row(sch, "y")
     *_, lane, step = sch.get_loops(sch.get_sblock("lanes"))

@@ -24,7 +24,7 @@ LOWEST = -3.0e38  # below any value, but finite, so that the difference of two i
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """Run four stages one after the other, each over the whole matrix, on one thread.
+    """Run four stages one after another, each over the whole matrix, on one thread.
 
     The matrix of exponentials is written, read for the sums and read again for the quotients. Each
     exponential is a call of the C library; these calls take nearly all of the time.
@@ -71,7 +71,7 @@ def polynomial(sch: Schedule, case: Case) -> Any:
 
     e^x = 2^n e^r with r below ln(2)/2: six multiply-adds, and the exponent written as bits. The
     sweeps over exponentials and over quotients now run in vectors. The maximum and the sum are
-    still chains, one value after the other, at four cycles each.
+    still chains, one value after another, at four cycles each.
 
     Prediction: a call takes 10 to 20 cycles, and the two chains of the maximum and the sum 7 to 8.
     Twenty operations for 16 lanes take 1.3 to 2 cycles a value; the chains stay. So 18 to 28 cycles
@@ -180,7 +180,7 @@ def online(sch: Schedule, case: Case) -> None:
 
     Picture: `lanes.v0` and `lanes.v1` are the maxima and the sums of the lanes. At the beginning of
     each row a stroke updates all of them at every step. The ramps after it join the lanes, one
-    after the other.
+    after another.
     """
     rows.row_by_row(sch, "y")
     block = sch.get_sblock("lanes")

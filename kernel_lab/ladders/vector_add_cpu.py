@@ -18,7 +18,7 @@ UNROLL = 4
 
 @ladder.rung(expected=(1, 1), kind="naive")
 def naive(sch: Schedule, case: Case) -> None:
-    """One loop on one thread: two loads, an addition, a store.
+    """Run one loop on one thread: two loads, an addition, a store.
 
     Twelve bytes move for one operation, so memory sets the time, whatever the schedule. LLVM
     vectorises such a plain loop by itself.

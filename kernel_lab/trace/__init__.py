@@ -1,4 +1,4 @@
-"""Memory accesses of a scheduled kernel, in execution order, and statistics of them.
+"""The memory accesses of a scheduled kernel, in execution order, and their statistics.
 
 `fragments` executes tensor-core instructions.
 """

@@ -1,4 +1,4 @@
-"""The record of a run: which access touched which element, from which thread, and when."""
+"""The record of a run: for each access, its element, its thread and its time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class BufferInfo:
     """A buffer of the kernel. `base` is the byte address that the trace gives its first element.
 
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
-    each aligned to 256 bytes. A buffer of another scope lives in the memory of its owner (a block,
-    a thread or a CPU worker), and addresses start anew in each of these. `shape` is the declared
-    shape: an argument's own, and the flat one for other buffers. `owned` says that each worker (at
-    least each CPU worker or GPU block) has its own copy, whatever the scope.
+    each aligned to 256 bytes. A buffer of another scope lies in the memory of its owner (a block, a
+    thread or a CPU worker), and each owner's addresses start from 0. `shape` is an argument's
+    declared shape, and the flat shape of other buffers. `owned` says that each worker (at least
+    each CPU worker or GPU block) has its own copy, in any scope.
     """
 
     name: str
@@ -65,8 +65,8 @@ class Region:
 
 @dataclass(frozen=True)
 class LoopValues:
-    """A loop of the kernel: the value of its variable at each access, OUTSIDE where the access is
-    not in it."""
+    """A loop of the kernel: the value of its variable at each access, or OUTSIDE if the access is
+    not in the loop."""
 
     OUTSIDE: ClassVar[int] = -1
 
@@ -86,14 +86,14 @@ class Trace:
     within its block (x fastest); `lane` is the vector lane. Entries are in order of time, and of
     worker, thread and lane within a step.
 
-    The accesses are those that the scheduled loops make. A compiler may keep in a register what the
-    loops load or store repeatedly.
+    The trace has the accesses that the scheduled loops make. A compiler may keep values in
+    registers that the loops load or store repeatedly.
 
-    `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
-    the parallel ones with more than one iteration, each before the loops inside it, if the trace
-    followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
-    loaded an element of its own or of its block's memory that nothing had been stored to. It
-    includes ignored scopes, and counts the whole run, whatever was selected.
+    `arrays` holds the kernel's arguments after the run, by name. If the trace followed the loops,
+    `loops` are the serial and parallel loops with more than one iteration, each before the loops
+    inside it. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
+    loaded an element of its own or of its block's memory to which nothing had been stored. It
+    includes ignored scopes, and counts the whole run even if accesses were selected.
     """
 
     name: str

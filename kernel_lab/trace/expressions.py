@@ -69,7 +69,7 @@ INFIX_CALLS = {
     "shift_left": "<<",
     "shift_right": ">>",
 }
-# Intrinsics as functions of NumPy arrays or scalars; the result's dtype is that of the arguments.
+# Intrinsics as functions of NumPy arrays or scalars; the result has the dtype of the arguments.
 INTRINSICS: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(np, name)
@@ -100,8 +100,8 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Compute AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers,
-    unsigned in `x` and signed in `w`, whose products are added to a sum."""
+    """Compute AVX512-VNNI's `vpdpbusd`. Each int32 of `x` and `w` holds four 8-bit numbers,
+    unsigned in `x` and signed in `w`; their products are added to a sum."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(w))
     parts = [
         np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int32), shape))
@@ -147,13 +147,13 @@ class Expressions:
         return "".join(c if c.isalnum() else "_" for c in stem) + f"_{self._names}"
 
     def constant(self, stem: str, value: Any) -> str:
-        """Return the name under which the program finds a Python object."""
+        """Return the program's name for a Python object."""
         name = self.fresh(stem)
         self.constants[name] = value
         return name
 
     def named(self, value: Value, stem: str = "v") -> Value:
-        """Return the value under a name of its own, so that its text runs once."""
+        """Return the value under a new name, so that its text runs once."""
         if value.code.isidentifier() or value.code.lstrip("-").isdigit():
             return value
         name = self.fresh(stem)
@@ -226,7 +226,7 @@ class Expressions:
         return self._both(node, "|", "or")
 
     def _both(self, node: Any, array_operator: str, operator: str) -> Value:
-        # The right side loads only where the left side does not decide.
+        # The right side loads only where the left side does not determine the result.
         left = self.named(self.expr(node.a))
         undecided = inverse(left) if operator == "or" else left
         right = self._guarded(undecided, node.b, "False")

@@ -115,7 +115,7 @@ def multiply(
 
 
 def uniform(m: Machine, value: Any, what: str) -> Any:
-    """Return the value; raise TraceError unless all threads of a warp agree on it."""
+    """Return the value. Raises TraceError unless it is equal in all threads of a warp."""
     values = np.asarray(value)
     if values.ndim == 0:
         return value

@@ -3,7 +3,7 @@
 The rules are from the CUDA C++ Programming Guide and Best Practices Guide, for compute capability
 5.0 and later. A warp's access of global memory moves the 32-byte sectors that its threads touch.
 Shared memory has 32 banks of 4-byte words; threads that need different words of one bank take
-turns, and those that need the same word are served together. A warp whose threads access 8 or 16
+turns, and threads that need the same word are served together. A warp whose threads access 8 or 16
 bytes each is served in two or four parts.
 """
 
@@ -27,10 +27,10 @@ WIDEST = 16  # bytes that a thread can access with one instruction
 class SiteReport:
     """A load or store of the kernel, over all warps that executed it.
 
-    `requests` counts warp instructions. In global memory `used` is the number of distinct bytes
-    that they requested and `moved` the bytes of the sectors they touched. In shared memory `turns`
-    counts passes through the banks, `fewest` is their number without conflicts, and `degree` is the
-    most turns that any part of a warp took.
+    `requests` counts warp instructions. In global memory, `used` is the number of distinct bytes
+    that they requested, and `moved` the bytes of the sectors that they touched. In shared memory,
+    `turns` counts passes through the banks, `fewest` is their number without conflicts, and
+    `degree` is the most turns that any part of a warp took.
     """
 
     site: int
@@ -70,7 +70,7 @@ def instructions(trace: Trace) -> np.ndarray:
     """Return the number of the warp instruction that each access belongs to, in the trace's order.
 
     The lanes of a vectorised loop are one instruction if each thread's elements are contiguous and
-    span at most 16 bytes; otherwise each lane is an instruction of its own.
+    span at most 16 bytes; otherwise each lane is a separate instruction.
     """
     if trace.device != "gpu":
         raise LabUsageError(f"statistics: {trace.name} is not a GPU kernel, so it has no warps")
@@ -184,8 +184,8 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """Return the part of its warp with which each access is served: halves at 8 bytes per thread,
-    quarters at 16."""
+    """Return the part of the warp with which each access is served: a half at 8 bytes per thread, a
+    quarter at 16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
     bytes_each = (members * size / np.maximum(threads, 1))[group]
@@ -194,7 +194,7 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Return a line for each fault of a kernel: loads of memory that nothing was stored to, mostly
+    """Return a line for each fault of a kernel: loads of memory to which nothing was stored, mostly
     idle warps, uncoalesced accesses and bank conflicts."""
     lines = [
         f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"

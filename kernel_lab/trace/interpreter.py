@@ -2,7 +2,7 @@
 
 The kernel is lowered by TVM's own passes to loops over flat buffers, turned into a Python program
 (statements.py, expressions.py) and run on NumPy memory (machine.py). So its results can be compared
-with NumPy's, like those of the compiled kernel.
+with NumPy's, as the compiled kernel's can.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def trace(
     executed but not recorded. With `follow` the trace has the values of the loops' variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
-    unsupported code (tensor-core instructions other than those of fragments.py and mma.py, calls of
+    unsupported code (tensor-core instructions that fragments.py and mma.py do not have, calls of
     other functions), NotLowered if TVM itself rejects the schedule, TraceError if the kernel reads
     or writes outside a buffer, LabUsageError for inputs that do not fit.
     """
@@ -53,7 +53,8 @@ def trace(
     name, function = lowered(func_or_module)
     program = Program(tuple(ignore), follow)
     run = program.build(function)
-    # The estimate counts accesses that predicates may skip: only one far above the limit decides.
+    # The estimate counts accesses that predicates may skip. So it decides only if it is far above
+    # the limit.
     if program.estimate > ROOM * limit:
         raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
     arguments = _arguments(program, inputs)
@@ -225,8 +226,8 @@ def _loop_values(
 def placed(
     buffers: Sequence[tuple[str, str, str, tuple[int, ...]]], owned: Collection[int] = ()
 ) -> tuple[BufferInfo, ...]:
-    """Return the buffers (name, scope, dtype, shape) with their addresses; the numbers in `owned`
-    are those of buffers that each worker has a copy of."""
+    """Return the buffers (name, scope, dtype, shape) with their addresses. `owned` holds the
+    numbers of the buffers that each worker has a copy of."""
     ends: dict[str, int] = {}
     placed = []
     for number, (name, scope, dtype, shape) in enumerate(buffers):

@@ -1,8 +1,8 @@
 """The machine that runs a traced kernel: buffers, lockstep threads and the log of accesses.
 
-All threads of a kernel, or all iterations of a parallel loop, run together: a value that differs
-between them is an array of shape (threads, lanes), either of which may be 1. For a kernel without
-races that gives the same results as any other order.
+All threads of a kernel, or all iterations of a parallel loop, run together. A value that differs
+between them is an array of shape (threads, lanes), and either extent may be 1. For a kernel without
+races, this gives the same results as any other order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 @dataclass
 class Storage:
-    """A buffer's elements. `share` says who has a copy of it: "all", "block", "warp", "thread"."""
+    """A buffer's elements. `share` is the owner of a copy: "all", "block", "warp" or "thread"."""
 
     name: str
     size: int
@@ -59,7 +59,7 @@ class Machine:
         self.regions: list[tuple[str, int, int, int, int]] = []
         self.barriers: list[int] = []
         self.turns: list[tuple[int, int, tuple[int, ...]]] = []  # step, nest, its variables
-        self.unset: Counter[str] = Counter()  # loads of elements that nothing was stored to
+        self.unset: Counter[str] = Counter()  # loads of elements to which nothing was stored
         self.site_names: list[str] = []
         self._start = 0
 
@@ -103,7 +103,7 @@ class Machine:
         self.turns.append((len(self.log), nest, values))
 
     def guard(self) -> None:
-        """Stop a run that has grown too long; not every length can be foreseen."""
+        """Stop a run that has become too long; not every length is known beforehand."""
         if len(self.log) + self.count > self.limit:
             raise TraceTooLarge(
                 f"trace: given up at {self.limit:,} accesses; trace the kernel at a smaller size"
@@ -161,8 +161,7 @@ class Machine:
         result.
 
         `strides` are the axes' strides in the threads' numbers. Values are combined in the order of
-        the numbers; the compiled kernel has an order of its own, so results may differ in the last
-        bits.
+        the numbers; the compiled kernel has another order, so results may differ in the last bits.
         """
         values = np.broadcast_to(value, (self.width, 1))[:, 0].copy()
         for stride, extent in zip(strides, extents, strict=True):
@@ -195,7 +194,7 @@ class Machine:
 
 
 def round_half_away(value: Any) -> Any:
-    """Return C's round: halves go away from zero; NumPy's round takes the even neighbour."""
+    """Return C's round, which rounds halves away from zero; NumPy rounds them to even."""
     return np.copysign(np.floor(np.abs(value) + 0.5), value)
 
 
@@ -217,7 +216,7 @@ def trunc_mod(a: Any, b: Any) -> Any:
 
 
 def wrapped(value: Any, dtype: np.dtype) -> int:
-    """Return a Python integer as a machine integer of that dtype holds it."""
+    """Return a Python integer wrapped around to the range of an integer dtype."""
     return (
         int(
             np.asarray(int(value) & (2 ** (8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(

@@ -2,8 +2,8 @@
 
 All 32 threads of a warp execute an instruction together, and the PTX ISA ("Matrix fragments for
 mma.m16n8k16 with floating point type", "ldmatrix") says which thread has which element. Fragments
-are memory of scope "warp": an array that the threads hold in registers, each its part, so accesses
-to it are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
+are memory of scope "warp": each thread holds a part of the array in its registers, so accesses to
+the array are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
 access of 8 halves by that thread.
 """
 
@@ -67,7 +67,7 @@ def multiply(
     sums: tuple[Storage, Any],
     mask: Any,
 ) -> None:
-    """Compute sums += left right; each is a storage and the first of the thread's own elements."""
+    """Compute sums += left right; each is a storage and the thread's first element in it."""
     if mask is not None:
         uniform(m, mask, "predicate")
     a = _gathered(m, left, _LEFT, (16, 16), mask)

@@ -52,7 +52,7 @@ class Program(Expressions):
         self.arguments: list[int] = []  # numbers of the buffers that are the function's arguments
         self.owned: set[int] = set()  # numbers of the buffers that each worker has a copy of
         self.bounded = True  # whether `estimate` covers every loop
-        self._prologue = 0  # the place of lines that must run once for the region
+        self._prologue = 0  # the position of lines that must run once for the region
         self._region: str | None = None
         self._lanes = False
         self._threads: dict[str, Value] = {}
@@ -150,7 +150,7 @@ class Program(Expressions):
             self.owned.add(slot.buffer)
         dtype = self.constant("t", slot.dtype)
         line = f"{slot.storage} = m.allocate({slot.name!r}, {slot.size}, {dtype}, {share!r})"
-        # Once per region: an allocation in a loop need not start afresh each time.
+        # Once per region: an allocation in a loop need not start with new memory each time.
         self.lines.insert(self._prologue, (1 if self._region is None else self._region_depth, line))
 
     def _AttrStmt(self, node: Any) -> None:

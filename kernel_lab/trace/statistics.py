@@ -60,7 +60,7 @@ def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
 @dataclass(frozen=True)
 class LineAccesses:
     """Cache lines in the order in which they are touched: once for each instruction of a thread or
-    a warp, however many of its lanes fall into the line. `time` is that of the instruction."""
+    a warp, however many of its lanes fall into the line. `time` is the instruction's time."""
 
     time: np.ndarray
     line: np.ndarray
@@ -129,10 +129,10 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
 
 
 def model_caches(trace: Trace) -> dict[str, int]:
-    """Return the sizes of caches that hold a fraction of the global data a kernel touches, in whole
-    lines.
+    """Return the sizes of caches that hold a fraction of the global data that a kernel touches, in
+    whole lines.
 
-    The data of a small size fits into any real cache, so only fractions of it tell schedules apart.
+    The data of a small size fits into any real cache, so only smaller caches distinguish schedules.
     """
     lines = sum(row.lines for row in buffer_counts(trace) if row.scope == "global")
     parts = {"a sixteenth": 16, "a quarter of the data": 4}
@@ -140,8 +140,8 @@ def model_caches(trace: Trace) -> dict[str, int]:
 
 
 def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int]]:
-    """Return the places in `lines` of an LRU cache's misses, and the line that each miss threw out,
-    -1 if there was room."""
+    """Return the positions in `lines` of an LRU cache's misses, and the line that each miss
+    evicted, or -1 if there was room."""
     held: list[dict[int, None]] = [{} for _ in range(sets)]
     places, thrown = [], []
     for place, number in enumerate(lines):
@@ -159,8 +159,8 @@ def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int
 
 @dataclass(frozen=True)
 class CacheMisses:
-    """The misses of a cache in order: for each its time, the line that came in, and the line that
-    was thrown out, -1 if there was room."""
+    """The misses of a cache in order: for each miss its time, the line that was loaded, and the
+    line that was evicted, or -1 if there was room."""
 
     time: np.ndarray
     line: np.ndarray
@@ -192,9 +192,9 @@ def stack_distances(sequence: np.ndarray) -> np.ndarray:
     Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
     9(2), 1970. Bennett and Kruskal, "LRU stack processing", IBM J. Res. Dev. 19(4), 1975, count in
     n log n with a tree over the trace, one entry after another. Here the same count is taken for
-    all entries at once. Let p(i) be the place where entry i's value was last seen. An entry j
-    between p(i) and i repeats the value of another one between them if p(j) > p(i). So the count is
-    i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions, which a
+    all entries at once. Let p(i) be the position where entry i's value was last seen. An entry j
+    between p(i) and i repeats the value of another entry between them if p(j) > p(i). So the count
+    is i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions, which a
     merge sort counts level by level.
     """
     sequence = np.asarray(sequence)
@@ -216,7 +216,7 @@ def _larger_before(values: np.ndarray) -> np.ndarray:
     ascending = np.argsort(values)
     level = 0
     while (1 << level) < len(values):
-        # Blocks of 2 ** (level + 1) entries: each entry of a right half against the left half.
+        # In blocks of 2 ** (level + 1) entries, compare each entry of the right half with the left.
         by_block = ascending[np.argsort(ascending >> (level + 1), kind="stable")]
         block, right = by_block >> (level + 1), (by_block >> level) & 1
         left_so_far = np.cumsum(1 - right)

@@ -1,6 +1,6 @@
 """Count the bytes that a CPU kernel moves at a size too large for a trace.
 
-The addresses of a kernel's loads and stores depend on its loop variables alone, never on data. So
+The addresses of a kernel's loads and stores depend only on its loop variables, never on data. So
 its loops become C++ that computes only the addresses and passes them to a model of the caches. A
 compiled program handles some hundred million accesses in a second; `trace` needs a minute for ten
 million. The two agree access by access: same order, same addresses, same assignment to workers.
@@ -74,7 +74,7 @@ static Int worker, accessed;
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache of one core: its size in bytes, and the lines of a set that replace each other."""
+    """A cache of one core: its size in bytes, and the number of lines in a set."""
 
     size: int
     ways: int
@@ -82,8 +82,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Moved:
-    """The bytes that all loads and stores access, and the bytes of the lines that each cache
-    misses. Buffers of scope "local" stand for registers and do not count."""
+    """The bytes that all loads and stores access, and the bytes of each cache's missed lines.
+    Buffers of scope "local" stand for registers and do not count."""
 
     accessed: int
     missed: tuple[int, ...]
@@ -95,9 +95,9 @@ def moved(
     """Return the bytes that a scheduled CPU kernel moves, without running its arithmetic.
 
     Each core has its own `caches`, the smallest first. They are set-associative with LRU
-    replacement, stores allocate, and a cache sees only what the one before it misses. Lines that
-    are written back, and prefetching, are not modelled. Parallel loops are assigned to `cores`
-    workers as `trace` assigns them.
+    replacement, stores allocate, and a cache sees only the misses of the smaller cache before it.
+    Lines that are written back, and prefetching, are not modelled. Parallel loops are assigned to
+    `cores` workers as `trace` assigns them.
 
     Raises NotInterpreted for a GPU kernel, for loops whose length is not a constant, and if an
     address depends on data; TraceTooLarge if the kernel could make more than `limit` accesses;
@@ -129,8 +129,8 @@ def _run(text: str) -> list[int]:
 
 
 class Term(NamedTuple):
-    """An expression in C++, None if it depends on data, and the number of its vector lanes, 0 if it
-    is the same in all."""
+    """An expression in C++ (None if it depends on data), and the number of its vector lanes (0 if
+    it is equal in all lanes)."""
 
     code: str | None
     lanes: int = 0
@@ -363,8 +363,8 @@ class Stream:
         return self._term(indices[0])
 
     def _access(self, buffer: Any, index: Term, stores: bool) -> None:
-        """Emit a load or a store: one access for each lane, or one in all if a load's address is
-        the same in all lanes."""
+        """Emit a load or a store: one access for each lane, or a single access if a load's address
+        is the same in all lanes."""
         number = self._numbers[buffer]
         _, scope, dtype, _ = self.buffers[number]
         if scope == "local":
@@ -384,7 +384,7 @@ class Stream:
 
 
 def _joined(pattern: str, *terms: Term) -> Term:
-    """Return the terms in a pattern: data if one of them is data."""
+    """Return the terms in a pattern. The result depends on data if one of the terms does."""
     codes = [term.code for term in terms]
     lanes = max(term.lanes for term in terms)
     return Term(None if None in codes else pattern.format(*codes), lanes)

@@ -13,9 +13,9 @@ from kernel_lab.workload import Array, Case, Size, Workload
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
-# erf(x) = x P(x^2) / Q(x^2) for |x| below 4; beyond, |erf(x)| is 1 in float32. The coefficients are
-# Eigen's (generic_fast_erf_float), and the error is below 1e-6. The formula has no exp, so every
-# backend vectorises it.
+# erf(x) = x P(x^2) / Q(x^2) for |x| below 4; for larger |x|, |erf(x)| is 1 in float32. The
+# coefficients are Eigen's (generic_fast_erf_float), and the error is below 1e-6. The formula has no
+# exp, so every backend vectorises it.
 _P = (
     -2.72614225801306e-10,
     2.77068142495902e-08,

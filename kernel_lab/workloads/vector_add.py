@@ -1,4 +1,4 @@
-"""c = a + b: the first example, limited by memory alone."""
+"""c = a + b: the simplest example, limited only by memory."""
 
 from __future__ import annotations
 

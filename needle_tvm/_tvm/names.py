@@ -80,8 +80,8 @@ SCHEDULE_ERROR = s_tir.ScheduleError
 
 
 class Schedule(s_tir.Schedule):
-    """TVM's schedule without its check in Python of arguments against annotations. TVM's C++ code
-    refuses wrong arguments itself."""
+    """TVM's schedule without the Python code that checks arguments against annotations. TVM's C++
+    code rejects wrong arguments itself."""
 
 
 for _name, _method in vars(s_tir.Schedule).items():
@@ -171,7 +171,7 @@ def load_module(text: str) -> IRModule:
 
 
 def structural_hash(module: IRModule) -> str:
-    """Return TVM's structural hash, as its JSON databases write it."""
+    """Return TVM's structural hash, in the form that its JSON databases use."""
     return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
 
 

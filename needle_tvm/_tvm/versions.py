@@ -1,4 +1,4 @@
-"""The installed compiler: whether it is the one that needle requires, and what identifies it. This
+"""The installed compiler: the check that needle requires this version, and its identity. This
 module imports neither TVM nor needle."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_pins() -> None:
     for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
         found = installed(name)
         if found is None and name == "apache-tvm" and tvm_library_folder() is not None:
-            continue  # unpacked, without a version
+            continue  # an unpacked copy without a version
         if found != wanted:
             raise InstallError(
                 f"{name} is {found or 'not installed'}, but needle_tvm needs {wanted} "
@@ -66,7 +66,7 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return a SHA-256 of the sources of all three packages: an edit is another compiler."""
+    """Return a SHA-256 of the sources of all three packages: any edit may change the code."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
     runtime = Path(needle_runtime.__file__).parent
@@ -88,7 +88,7 @@ def stamp() -> dict[str, str]:
 
 
 def provenance() -> dict[str, str]:
-    """Return `stamp` without the parts specific to this installation: two machines with the same
+    """Return `stamp` without the parts specific to this installation. So two machines with the same
     packages write the same manifest, although the times of their compiler files differ."""
     library = _compiler_library()
     size = library.stat().st_size if library is not None else 0

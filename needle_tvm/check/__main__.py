@@ -31,7 +31,7 @@ def make_parser() -> cli.Parser:
         "--kind",
         choices=_KINDS,
         action="append",
-        help="kind of programs (all kinds whose packages are installed)",
+        help="kind of programs (default: all kinds whose packages are installed)",
     )
     add("--seeds", type=_seeds, metavar="A:B", help="seeds from A up to B - 1 (10,000 new ones)")
     add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="only part I of N parts")
@@ -42,7 +42,7 @@ def make_parser() -> cli.Parser:
         type=Path,
         default=Path("out/campaign/programs.jsonl"),
         metavar="FILE",
-        help="results, one per line; a run continues where the file ends (%(default)s)",
+        help="file of results, one per line; a run continues where it ends (%(default)s)",
     )
     add(
         "--shrink",
@@ -54,7 +54,7 @@ def make_parser() -> cli.Parser:
     add(
         "--every-stage",
         action="store_true",
-        help="compile each program at every stage, optimised; otherwise at one drawn by its seed",
+        help="compile each program at every stage, optimised (default: at one drawn by its seed)",
     )
     add("--stop", action="store_true", help="stop at the first failure")
     return parser
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
         with terminal.progress() as bar:
             campaign.run(plan, results, _teller(console, bar))
     finally:
-        # Read from the file: an interrupt may have come between memory and file.
+        # Read from the file: an interrupt may have come before the last result was noted in memory.
         found = campaign.Results(options.out).of(plan.programs())
         summaries = campaign.summaries(found)
         _print(summaries, found, options.out)

@@ -26,7 +26,7 @@ from needle_tvm.frontend.source import to_numpy
 
 @dataclass(frozen=True)
 class Parity:
-    """The distance of one stage's outputs from the float64 ones.
+    """The distance of one stage's outputs from the float64 outputs.
 
     `max_relative` is relative to the largest magnitude of its output. `ok` says whether it is at
     most `tolerance`, with NaNs and infinities in the same places. `diverges` names the first op
@@ -49,11 +49,11 @@ def ladder(
 ) -> list[Parity]:
     """Return the parity of each stage in `executables`, in their order, for a `model` and `inputs`.
 
-    The eager model takes the place of a stage that is None. `dims` must be those that the
+    The eager model takes the place of a stage that is None. `dims` must be the dims that the
     executables were compiled with.
 
-    The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s bound
-    for its dtype and the number of terms it sums, and at matmuls and convolutions by the change
+    The tolerance grows along the graph with every rounding. Each op adds `needle.testing`'s bound
+    for its dtype and the number of terms that it sums. Matmuls and convolutions also add the change
     that rounding their operands to the executable's precision may cause.
     """
     graph = trace(model, *inputs, dims=dims)

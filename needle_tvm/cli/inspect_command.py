@@ -1,4 +1,4 @@
-"""The command `inspect`, of ONNX files as well as artifacts."""
+"""The command `inspect`, for artifacts and ONNX files."""
 
 from __future__ import annotations
 

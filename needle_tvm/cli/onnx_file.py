@@ -17,7 +17,7 @@ _SMALL = 2  # arrays with fewer elements (sizes, axes, scalars) are not drawn: t
 
 
 def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
-    """Return the checked ModelProto of a file, with functions put in, and its arrays by name:
+    """Return the checked ModelProto of a file, with functions inlined, and its arrays by name:
     initialisers and the constants of nodes.
 
     Raises UsageError for a file that is not valid ONNX, InstallError without the package `onnx`.

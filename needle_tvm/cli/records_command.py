@@ -22,13 +22,13 @@ _SHOWN = 12  # characters of a name that are shown; commands accept any unique p
 
 def add_parser(subparsers: Any) -> None:
     """Add `records` and its commands."""
-    parser = subparsers.add_parser("records", help="list, show or merge measurements of tuning")
+    parser = subparsers.add_parser("records", help="list, show or merge tuning measurements")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
         added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         added.add_argument(
-            "--store", type=Path, metavar="DIR", help="the store (the one in needle's cache)"
+            "--store", type=Path, metavar="DIR", help="the store (default: the one in the cache)"
         )
         added.add_argument("--json", action="store_true", help="print one JSON object instead")
         added.set_defaults(command=run)
@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
 
     command("list", _list, "List the kernels and the number of trials of each.")
     add = command("show", _show, "Show one trial or kernel.")
-    add("name", metavar="NAME", help="name of a trial or kernel, or its beginning")
+    add("name", metavar="NAME", help="a trial's or kernel's name, or the first digits of it")
     add = command("merge", _merge, "Copy the records that this store lacks from other stores.")
     add("others", nargs="+", type=Path, metavar="DIR", help="another store")
 

@@ -73,8 +73,8 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor whose axes are compact in this order. For
-    an argument's "memory", the input is its first `elements` elements."""
+    """An input of the code: an argument or a drawn tensor, whose axes are compact in this `order`.
+    If `kind` is "memory", the input is the first `elements` elements of the argument's memory."""
 
     kind: str
     number: int
@@ -133,19 +133,19 @@ class Code:
         return self._calls.run_with(self._weights(args) if self._held else (), inputs)
 
     def run_in_place(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any] | None:
-        """Return the results, with None for those written over inputs. Returns None and writes
-        nothing if the code cannot run in place."""
+        """Return the results, with None for each result written over an input. Returns None and
+        writes nothing if the code cannot run in place."""
         return self._calls.run_in_place(inputs, self._weights(args) if self._held else ())
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Return the weights from the arguments in the code's form, packed again if changed."""
-        given = [args[number] for _, number in self._held]
+        tensors = [args[number] for _, number in self._held]
         last = self._last
         try:
-            versions = [each._version for each in given]
+            versions = [each._version for each in tensors]
         except RuntimeError:  # made in inference mode
-            return self._pack(given)
-        addresses = tuple([each.data_ptr() for each in given])
+            return self._pack(tensors)
+        addresses = tuple([each.data_ptr() for each in tensors])
         if last is not None and last.versions == versions and last.addresses == addresses:
             return last.tensors
         packed = self._packed.get(addresses)
@@ -153,7 +153,7 @@ class Code:
             for key, each in list(self._packed.items()):
                 if key == addresses or not each.is_alive():
                     self._packed.pop(key, None)
-            packed = _Packed(given, versions, addresses, self._pack(given))
+            packed = _Packed(tensors, versions, addresses, self._pack(tensors))
             self._packed[addresses] = packed
         self._last = packed
         return packed.tensors
@@ -225,8 +225,8 @@ def build(
     drawn: Sequence[Any],
     asked: Request,
 ) -> Code:
-    """Compile needle's part of a graph, for the sizes of these arguments, or, if `is_open`, for all
-    sizes that PyTorch allows up to a bound. `held` are the numbers of the arguments that are
+    """Compile needle's part of a graph for the sizes of these arguments or, if `is_open`, for all
+    sizes that PyTorch allows up to a bound. `held` holds the numbers of the arguments that are
     weights.
     """
     part = graph.part(None if is_open else numbers)
@@ -274,8 +274,8 @@ def build(
 def _updates(
     graph: AotGraph, taken: Sequence[Taken], orders: Sequence[tuple[int, ...] | None]
 ) -> list[tuple[int, int]]:
-    """Return the results (each with the number of an input) whose only use is as the new value of
-    this input, with axes in the input's order."""
+    """Return the results that are used only as an input's new value and have the input's order of
+    axes, each with the number of its input."""
     places = {each.number: i for i, each in enumerate(taken) if each.kind == "argument"}
     every = [*graph.outputs, *(output for _, output in graph.writes)]
     used = Counter(

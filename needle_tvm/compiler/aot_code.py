@@ -14,7 +14,7 @@ from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
 _MOST_SIZES = 8  # sizes of one graph that get code for one size each
-_AS_NEAR = 4  # times PyTorch's own distance from float64; sums may have other orders
+_AS_NEAR = 4  # times PyTorch's own error against float64; the order of sums may differ
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
 _CHECKED = 3  # sizes per code that are compared with PyTorch
 
@@ -69,19 +69,19 @@ class Compiled:
     def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
         """Return the graph for these sizes, compiled and checked on a first call's arguments."""
         with self._lock:  # a thread that waited here finds the code that another thread compiled
-            found = self._bound.get(key)
-            if found is not None:
-                return found
+            bound = self._bound.get(key)
+            if bound is not None:
+                return bound
             try:
-                found = self._made(key, args)
+                bound = self._made(key, args)
             except LeftToPyTorchError:
                 raise
             except Exception as error:  # TVM and PyTorch raise many types
                 raise LeftToPyTorchError(reason_of(error)) from error
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()
-            self._bound[key] = found
-            return found
+            self._bound[key] = bound
+            return bound
 
     def _made(self, key: tuple[int, ...], args: list[Any]) -> Bound:
         import torch
@@ -129,7 +129,7 @@ def _is_weight(tensor: Any) -> bool:
 
 
 def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
-    """Return whether a result is about as near to the exact result as PyTorch's result."""
+    """Return whether a result is about as close to the exact result as PyTorch's result is."""
     if not (have.is_floating_point() and have.shape == exact.shape and exact.isfinite().all()):
         return False
     off, allowed = ((each - exact).abs().max() for each in (have, want))
@@ -137,7 +137,7 @@ def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
 
 
 class Bound:
-    """A graph at fixed sizes of its arguments: its code, and how its outputs are made."""
+    """A graph at fixed sizes of its arguments: its code, and functions that make its outputs."""
 
     def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
         self._graph, self._code, self._numbers = graph, code, numbers
@@ -167,12 +167,12 @@ class Bound:
     def __call__(self, args: list[Any]) -> list[Any]:
         import torch
 
-        given = [*args, *self._drawn(args)] if self._draws else args
+        tensors = [*args, *self._drawn(args)] if self._draws else args
         results: list[Any] = []
         is_over = False
         if self._code is not None:
             try:
-                inputs = [take(given) for take in self._takes]
+                inputs = [take(tensors) for take in self._takes]
                 results, is_over = self._run(args, inputs)
             except Exception as error:  # such as an index out of range: PyTorch reports it
                 raise LeftToPyTorchError("", always=False) from error
@@ -181,10 +181,10 @@ class Bound:
                     results[number] = results[number].clone()
             for number in self._complex:
                 results[number] = torch.view_as_complex(results[number])
-        outputs = [make(given, results) for make in self._outputs]
+        outputs = [make(tensors, results) for make in self._outputs]
         if self._writes:
             values = [
-                (args[number], make(given, results).clone() if copied else make(given, results))
+                (args[number], make(tensors, results).clone() if copied else make(tensors, results))
                 for number, make, copied, can_be_over in self._writes
                 if not (is_over and can_be_over)
             ]
@@ -238,11 +238,11 @@ class Bound:
             if tuple(logical.shape) == tuple(want.shape):
                 if is_close(array_of(logical), array_of(want)):
                     continue
-                # A gradient may be 0 up to rounding, such as that of a bias before a norm.
+                # A gradient may be 0 up to rounding: a bias before a norm has such a gradient.
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue
-            raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
+            raise LeftToPyTorchError(f"needle's result of {node.target} differs from PyTorch's")
 
     def _in_float64(self, args: list[Any], drawn: list[Any]) -> list[Any]:
         """Return PyTorch's results in float64; an empty list if it cannot compute them."""
@@ -279,7 +279,7 @@ class Bound:
         for number, each in enumerate(found or ()):
             have = given[over[number]] if each is None else each
             if not is_close(array_of(have), array_of(results[number])):
-                raise LeftToPyTorchError("needle's result in place differs from its other result")
+                raise LeftToPyTorchError("needle's results differ when it writes them in place")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
         """Return a function that makes an output from the given tensors and the code's results."""

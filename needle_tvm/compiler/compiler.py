@@ -58,7 +58,7 @@ def compile(
     - `target` is "cpu" (this machine's CPU), "cuda" (its first GPU), "cuda:1" (its second GPU),
       "cuda:sm_90" (any GPU of that architecture), the name of a processor or of a computer, such as
       "x86-64-v3" or "raspberry-pi-5" (`needle_tvm.target.named.NAMED`), or a dict that describes a
-      processor in LLVM's words, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
+      processor in LLVM's terms, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
@@ -78,7 +78,7 @@ def compile(
     - `products` chooses the kernels for a GPU's matmuls: "own" kernels, "cublas", or, for each
       matmul, the faster one on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
       only where cuBLAS is installed.
-    - `progress` True shows a search on stderr: a bar on a terminal, lines elsewhere.
+    - `progress=True` shows a search on stderr: a bar on a terminal, lines elsewhere.
       False or None shows nothing. A function is called with lines of text and, while searching,
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
@@ -125,11 +125,12 @@ def compile_source(source: Source, asked: Request) -> Executable:
     versions of needle's sources and the compiler. Needle's sources determine the rules of its own
     ops, so a model of these ops is represented by its graph and reloads without a compiler.
 
-    A model with an op from elsewhere is represented by the module that it is lowered to: constants,
-    loops and sizes as the op's rules made them, including any code, files or random numbers that
-    the rules read. A module without a text gets a new key each time. Two things are not in the
-    module: `compute`, which the code is checked against, and functions of other libraries that it
-    calls by name. So the results of such an entry are compared with the model's at every load.
+    A model with an op from another package is represented by the module that it is lowered to:
+    constants, loops and sizes as the op's rules made them, including any code, files or random
+    numbers that the rules read. A module without a text gets a new key each time. Two things are
+    not in the module: `compute`, which the code is checked against, and functions of other
+    libraries that the module calls by name. So the results of such an entry are compared with the
+    model's at every load.
     """
     variant = asked.variant
     graph, lowered = source.fingerprint, None
@@ -146,19 +147,19 @@ def compile_source(source: Source, asked: Request) -> Executable:
     )
     folder = cache.entry(key)
     with turn_of(folder):  # a thread that waited here finds the code that another thread compiled
-        found = None if asked.recompile else _cached(folder, asked)
-        from_cache = found is not None
-        if found is not None:
-            if lowered is not None and asked.check and found[1] is not None:
-                _compare(source, found[1], asked)
+        opened = None if asked.recompile else _cached(folder, asked)
+        from_cache = opened is not None
+        if opened is not None:
+            if lowered is not None and asked.check and opened[1] is not None:
+                _compare(source, opened[1], asked)
         else:
             with terminal.progress(quiet=not asked.shows_search) as show:
                 if asked.shows_search:
                     asked = replace(asked, progress=lambda text: show(0, 1, text))
                 asked.say(f"{asked.stage}: compiling")
                 folder = _build(source, lowered, asked, folder, key)
-            found = _open(folder, asked.spec)
-    return Executable(*found, from_cache=from_cache, source=source)
+            opened = _open(folder, asked.spec)
+    return Executable(*opened, from_cache=from_cache, source=source)
 
 
 def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
@@ -190,7 +191,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
     try:
         found = _open(folder, asked.spec)
     except ArtifactError as error:
-        warnings.warn(f"cached artifact is compiled anew: {error}", stacklevel=3)
+        warnings.warn(f"cached artifact is compiled again: {error}", stacklevel=3)
         return None
     artifact, program = found
     known = artifact.checked or program is None
@@ -280,7 +281,7 @@ def _tuned(
     taken = [note for note in tasks if note["chosen"] == session.SEARCH]
     if not taken or asked.search.cluster is not None:  # this machine cannot time code for others
         return module
-    asked.say(f"{stage}: comparing the whole model with the rules' own")
+    asked.say(f"{stage}: timing the whole model against the one that the rules schedule")
     by_rules = build.schedule(unscheduled, target, stage)
     modules = {whole_model.RULES: by_rules, whole_model.TUNED: module}
     notes["whole_model"] = whole_model.compare(modules, signature, source.params(), spec, target)

@@ -51,7 +51,7 @@ def needle(
         warn(f"tensors on the device {min(devices)!r}: the backend compiles for the processor")
         return _forward(graph)
     try:
-        # Other threads may export a model meanwhile; that changes what PyTorch traces with.
+        # Another thread may be exporting a model, which changes the state that PyTorch traces with.
         records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
         with compiling, attention_by_products() if records else composites_whole():
             without_dropout(graph)

@@ -47,7 +47,7 @@ class Entry:
         self.used = 0
 
     def use(self) -> None:
-        """Mark the entry as used now: its `used` becomes larger than that of all others."""
+        """Mark the entry as used now: its `used` becomes the largest of all entries."""
         self.used = next(_ticks)
 
     def is_current(self) -> bool:
@@ -127,8 +127,8 @@ class Stepped(Compiled):
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
         self._replaced = [slot for slot in effects.kept if slot.put is not None]
-        # The arrays of `effects`, and the views of the written ones; valid while the stamp of the
-        # weights is this one.
+        # The arrays of `effects`, with views of the arrays that the code writes; valid while the
+        # weights have this stamp.
         self._stamp = -1
         self._arrays: list[NDArray] = []
         # The arrays as tensors of the code, with the weights, if the code writes all in place.
@@ -176,7 +176,7 @@ class Stepped(Compiled):
         return self._returned(results[0] if self._single else results)
 
     def _at_length(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the results of a call that needs more than `run_bound`."""
+        """Return the results of a call whose inputs `run_bound` does not take."""
         given = (*leaves, *self._arrays)
         results = self._calls.run_in_place(given) if self._in_place else None
         if results is None:
@@ -282,8 +282,8 @@ def _range(array: NDArray) -> tuple[int, int]:
 
 
 def _shared(ranges: Sequence[_Range], start: int, end: int) -> str | None:
-    """Return the name of a range that has a byte between two addresses; None if there is none. The
-    ranges are in order and disjoint."""
+    """Return the name of a range that has a byte between two addresses, or None. The ranges are in
+    order and disjoint."""
     at = bisect.bisect_left(ranges, (end,))
     is_shared = at > 0 and ranges[at - 1][1] > start and start < end
     return ranges[at - 1][2] if is_shared else None

@@ -44,9 +44,9 @@ class Executable:
     The code follows the weights of the model it was compiled from: a call uses their values as
     last written by an optimizer, `load_state_dict` or any other write through needle. Calls under
     way finish with the weights they began with. Writes by other libraries to shared memory (DLPack)
-    are not seen. The weights of a PyTorch model or of a loaded model stay fixed; so do those of any
-    executable after `set_params`. The model's state (the tensors that its calls write) is read from
-    the model's tensors and written to them.
+    are not seen. The weights of a PyTorch model, of a loaded model, and of any executable after
+    `set_params` stay fixed. The model's state (the tensors that its calls write) is read from the
+    model's tensors and written to them.
 
     An executable for another machine has an `artifact`, which can be inspected and exported, but no
     program.
@@ -118,19 +118,19 @@ class Executable:
 
         Raises ParameterError as `needle_runtime.Program.set_params` does.
         """
-        given = params
+        values = params
         if isinstance(params, Mapping):
-            given = {
+            values = {
                 name: each.numpy() if isinstance(each, needle.Tensor) else each
                 for name, each in params.items()
             }
         main = self.artifact.main
-        if isinstance(given, Mapping) and self._weights is not None:
+        if isinstance(values, Mapping) and self._weights is not None:
             now = self._weights.values()
-            given = {**{name: now[name] for name in main.unsaved if name in now}, **given}
-        arrays = weights.in_order(main, given)
+            values = {**{name: now[name] for name in main.unsaved if name in now}, **values}
+        arrays = weights.in_order(main, values)
         if self._program is not None:  # without a program, params are only exported
-            self._program.set_params(given)
+            self._program.set_params(values)
         count = len(main.params)
         if main.state:
             self._state = self._program.kept if self._program is not None else None

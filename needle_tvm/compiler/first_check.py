@@ -27,23 +27,23 @@ def check(source: Source, program: Program, stage: str) -> None:
     params = source.params()
     for inputs in source.examples:
         expected = source.reference(inputs, params)  # first: its errors are the model's own
-        found = program.run(inputs)
+        results = program.run(inputs)
         tolerances = source.tolerances(inputs)
         in_place = _in_place(program, inputs)
-        if in_place is not None and not _within(found, in_place, tolerances):
+        if in_place is not None and not _within(results, in_place, tolerances):
             raise MismatchError(
                 f"stage {stage!r}: the compiled code's results differ{_sizes(program, inputs)} "
                 "when it writes new values over old ones; check=False compiles it anyway"
             )
-        if _within(expected, found, tolerances):
+        if _within(expected, results, tolerances):
             continue
-        what = source.explain(inputs, found)
-        if what is None:
+        difference = source.explain(inputs, results)
+        if difference is None:
             continue
         at_fault = source.diverges(inputs, program, stage) or FUSION
         raise MismatchError(
             f"stage {stage!r}: the compiled code's results differ from the model's"
-            f"{_sizes(program, inputs)}: {what}; the first to differ is {at_fault}; "
+            f"{_sizes(program, inputs)}: {difference}; the first to differ is {at_fault}; "
             f"{_advice(source, inputs, program, stage)}check=False compiles it anyway"
         )
 
@@ -71,14 +71,14 @@ def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float])
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:
-    """Return words on the sizes of an example, if the code also takes other sizes."""
+    """Return words that name an example's sizes; "" if the code takes no other sizes."""
     main = program.artifact.main
     found = main.sizes.of([array.shape for array in inputs])
     return f" at {', '.join(f'{name} = {size}' for name, size in found.items())}" if found else ""
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """Compile and run the simplest stage; return a sentence on whether it is right."""
+    """Compile and run the simplest stage; return words that say whether it is right."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

@@ -60,7 +60,7 @@ def jit(
     - the shape, dtype, device and `requires_grad` of each tensor among the arguments, and the
       structure of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become
       Tensors without a gradient;
-    - numbers, strings and None among the arguments: *each value is compiled anew*. Pass values that
+    - numbers, strings and None among the arguments: *each new value is compiled*. Pass values that
       change from call to call as arrays (`np.array(0.1, "float32")`); arrays are inputs;
     - the arguments named in `static`, which must be hashable. Values that equal only themselves,
       such as functions, are watched like the values below; all others must not change;
@@ -77,7 +77,7 @@ def jit(
 
     A whole training step can be compiled as it is usually written: `loss.backward()`, clipping,
     `optimizer.step()`, a schedule's `step()` and an EMA's `update()`, statistics of batch norm,
-    dropout and other random numbers. The random numbers are those of eager code after the same
+    dropout and other random numbers. Eager code draws the same random numbers after the same
     `needle.manual_seed`. The function's writes (to Parameters, buffers, the state of optimizers and
     averages) go to the arrays that eager code sees. Schedules and learning rates stay in Python:
     each call steps and reads them. Writes to arguments, tensors assigned to new attributes, and
@@ -90,11 +90,11 @@ def jit(
 
     - `dims`, as for `compile`, leaves sizes to the call: they are not part of the signature.
     - `maxsize` is the number of compiled signatures that are kept; the least recently used one is
-      unloaded first. They keep the objects and Modules that they were called with alive.
+      unloaded first. Each keeps alive the objects and Modules that it was called with.
     - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
     - `log` is a function that is called for each compilation with a line of text that gives the
       reason; True writes the line to stderr.
-    - `choices`, all other keywords, are those of `compile`, such as `target`, `stage` and `dtype`.
+    - `choices` are keywords of `compile`, such as `target`, `stage` and `dtype`.
 
     Inside another trace (another jit function, a model that is being compiled) a call is inlined.
     Calls are safe from any thread; each function compiles one signature at a time.
@@ -327,8 +327,8 @@ class Jit:
             program = found.program
         except TargetError as error:
             raise TargetError(
-                f"{self._signature.name}: {error}; a function for another machine is compiled for "
-                "this one, called once, and exported with export(path, target=...)"
+                f"{self._signature.name}: {error}; for another machine, compile the function for "
+                "this one, call it once, and export it with export(path, target=...)"
             ) from None
         self._compilations += 1
         with_gradient = [node.requires_grad for node in outputs]

@@ -47,9 +47,9 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
     if not spec.is_gpu:
         raise TargetError(f"products={products!r}: cuBLAS is for targets of kind cuda")
     if stage != _STAGE:
-        raise StageError(f"products={products!r}: only stage {_STAGE!r} has a choice")
+        raise StageError(f"products={products!r} needs stage={_STAGE!r}, not stage={stage!r}")
     if options.searches:
-        raise StageError(f"products={products!r}: a search is for kernels of our own")
+        raise StageError(f"products={products!r}: a search tunes needle's own kernels only")
     if products == CUBLAS:
         return
     arch, here = spec.fields["arch"], [each for each in gpu.gpus() if each.index == spec.index]
@@ -110,18 +110,20 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
     if product.followed:
         leaves.append({"name": "bias", "shape": [product.columns], "dtype": result})
     inputs = 1 if product.stored else 2
-    given = [relax.Var(str(e["name"]), TensorType(e["shape"], e["dtype"])) for e in leaves]
+    variables = [relax.Var(str(e["name"]), TensorType(e["shape"], e["dtype"])) for e in leaves]
     builder = relax.BlockBuilder()
-    with builder.function("main", given, attrs={"num_input": inputs}):
+    with builder.function("main", variables, attrs={"num_input": inputs}):
         with builder.dataflow():
             operands = []
-            for operand, turned in zip(given[:2], product.transposed, strict=True):
+            for operand, turned in zip(variables[:2], product.transposed, strict=True):
                 axes = [*range(len(leading)), len(leading) + 1, len(leading)]
-                seen = builder.emit(relax.op.permute_dims(operand, axes)) if turned else operand
+                oriented = builder.emit(relax.op.permute_dims(operand, axes)) if turned else operand
                 wide = dtype == result
-                operands.append(seen if wide else builder.emit(relax.op.astype(seen, result)))
+                operands.append(
+                    oriented if wide else builder.emit(relax.op.astype(oriented, result))
+                )
             y = builder.emit(relax.op.matmul(*operands))
-            for bias in given[2:]:
+            for bias in variables[2:]:
                 y = builder.emit(relax.op.add(y, bias))
             y = builder.emit_output(y)
         builder.emit_func_output(y)
@@ -137,8 +139,8 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
 
 
 def _seconds_of(program: needle_runtime.Program) -> float:
-    """Return the seconds of one call, from a CUDA graph of several calls, which leaves out the
-    host's work between kernels.
+    """Return the seconds of one call, measured with a CUDA graph of several calls. The graph leaves
+    out the host's work between kernels.
 
     Operands stay where the last call left them, in the GPU's cache if they fit.
     """

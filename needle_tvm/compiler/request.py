@@ -42,7 +42,7 @@ class Choices(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Checked and resolved keywords: what code to compile, for which target, and how.
+    """The checked and resolved keywords of a compilation.
 
     `shows_search` says whether `compile` itself shows the progress of a search.
     """

@@ -128,7 +128,7 @@ class Signature:
         return tuple(parts)
 
     def named(self, args: Args, kwargs: Kwargs) -> list[tuple[str, Any]]:
-        """Return the arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
+        """Return a call's arguments with their names, such as xs_0, xs_1, ... for *xs."""
         count = len(self._positional)
         rest = [f"{self._rest}_{number}" for number in range(len(args) - count)]
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]
@@ -152,7 +152,7 @@ class Signature:
         return {name: module for found in inside for name, module in found}
 
     def objects(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """Return the static arguments, by name, that equal only themselves, whatever they hold."""
+        """Return, by name, the static arguments that compare by identity, not by content."""
         named = self.named(args, kwargs)
         static = [(name, value) for name, value in named if name in self._static]
         return {name: each for name, each in static if type(each).__eq__ is object.__eq__}
@@ -171,8 +171,8 @@ class Signature:
 def rebuilt(
     trees: Sequence[Any], tensors: Iterator[Any], count: int, keywords: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return `count` arguments by position and the others by keyword. They have the structures
-    `trees` and the inputs `tensors`."""
+    """Return the arguments of these structures that hold the inputs `tensors`: `count` by position,
+    the others by keyword."""
     values = [tree.unflatten(each, tensors) for each in trees]
     return values[:count], dict(zip(keywords, values[count:], strict=True))
 

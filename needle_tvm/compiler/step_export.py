@@ -139,24 +139,24 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
             done = rest.pop(0)
             row = table.take(done.clip(max=len(rates) - 1), 0)
             now, after = [row[i] for i in range(len(numbers))], [done + 1]
-        made = {leaf.node: x for leaf, x in zip(inputs, [*mine, *now, *rest], strict=True)}
-        made |= {leaf.node: weights[leaf.name][0] for leaf in graph.params}
-        made |= {leaf.node: weights[leaf.name][0] for leaf, _ in read}
-        made |= {leaf.node: Tensor(leaf.value, requires_grad=False) for leaf in graph.constants}
+        values = {leaf.node: x for leaf, x in zip(inputs, [*mine, *now, *rest], strict=True)}
+        values |= {leaf.node: weights[leaf.name][0] for leaf in graph.params}
+        values |= {leaf.node: weights[leaf.name][0] for leaf, _ in read}
+        values |= {leaf.node: Tensor(leaf.value, requires_grad=False) for leaf in graph.constants}
         for node in graph.nodes:
             if node.op is not None:
-                made[node] = apply(node.op, tuple([made[each] for each in node.input_nodes]))
-        results = [made[node] for node in graph.outputs]
+                values[node] = apply(node.op, tuple([values[each] for each in node.input_nodes]))
+        results = [values[node] for node in graph.outputs]
         first = len(results) - kept
         return [*results[:first], *after, *results[first:]]
 
     open_axes = {name: axes for name, axes in dims.items() if axes}
-    made = trace_flat(
+    result = trace_flat(
         call, [*given, *state], lambda: weights, follow_all=True, dims=open_axes or None
     )
     slots = [Slot(CALLS, lambda: Tensor(np.array(0, "int64")).cached_data)] * has_table
-    made.effects.kept = [*slots, *effects.kept]
-    return made
+    result.effects.kept = [*slots, *effects.kept]
+    return result
 
 
 def _example(spec: Any, draw: np.random.Generator) -> np.ndarray[Any, Any]:

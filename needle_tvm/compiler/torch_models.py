@@ -36,7 +36,7 @@ def compile_torch(
     trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile a `torch.nn.Module` for inputs like these; `choices` are those of `compile`.
+    """Compile a `torch.nn.Module` for inputs like these; `choices` are as for `compile`.
 
     This is `compile` of the Module that `needle.torch.load` makes of the model. `model` may also be
     an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
@@ -141,16 +141,16 @@ def loaded_source(found: Loaded, asked: Request) -> Source:
     return _source(found, replace(asked, check=False))[0]
 
 
-def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
+def _source(loaded: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     """Return the `Source` of a loaded model. When code is generated, the source's reference is
     compared with PyTorch first; code from the cache was compared when it was generated."""
     from needle.torch.shared_state import SharedState
 
-    graph = traced(found)
+    graph = traced(loaded)
     source = source_of(graph, asked.variant)
-    module = found.module
-    parts = described(module, graph, found.flat.model.state_dict())
-    # If a converter is wrong, another program may have the same graph; that program needs other
+    module = loaded.module
+    parts = described(module, graph, loaded.flat.model.state_dict())
+    # If a converter is wrong, two different programs may have the same graph. They must not share
     # code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
@@ -159,8 +159,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         weights=FixedWeights(source.weights.values()),
     )
     if module.written:
-        source = replace(source, state=SharedState(found.flat.model, module.written))
-    oracle = _Oracle(found, source)
+        source = replace(source, state=SharedState(loaded.flat.model, module.written))
+    oracle = _Oracle(loaded, source)
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
         if asked.check:
@@ -187,7 +187,7 @@ def traced(found: Loaded) -> Graph:
 
 
 class _Oracle:
-    """Comparison of a source's reference with PyTorch, which runs both once."""
+    """A comparison of a source's reference with PyTorch; each of the two runs once."""
 
     def __init__(self, found: Loaded, source: Source) -> None:
         self._loaded: Loaded | None = found
@@ -226,6 +226,6 @@ class _Oracle:
         return self._source.reference(inputs, params) if known is None else known
 
     def done(self) -> None:
-        """Keep neither the model nor results."""
+        """Drop the model and the results."""
         self._loaded = None
         self._results.clear()

@@ -5,13 +5,13 @@
 - `translate` knows no op by name: an op's `emit_te` writes it as a tensor expression, or its `emit`
   as an operator that graph passes recognise. Both must give the shapes and dtypes of `infer`, and
   ops from outside needle must read their operands (`tir.reads`). Halves are widened before an op
-  and rounded after it, as in the eager kernels. Weights stay parameters, so other weights need no
+  and rounded after it, as in the eager kernels. Weights stay parameters, so new weights need no
   compilation.
 - Dims become variables that the inputs share (`extents`), also in the attributes of ops. Each
   extent has one spelling, so that TVM's passes see which extents are equal.
 - `loops` lowers the bodies of an op that has bodies, each like a separate model, and makes one
   function of their kernels. Code for a GPU has no such loops: `unroll` writes out their steps,
   except for layers with kernels in `kernels.recurrence.gpu.layers`.
-- Inputs that are indices have a `range` in the manifest (`indices`); calls refuse values outside
+- Inputs that are indices have a `range` in the manifest (`indices`); calls reject values outside
   it.
 """

@@ -17,22 +17,23 @@ from needle_runtime.errors import UsageError
 
 def axis_dims(graph: Graph) -> dict[Dim, Any]:
     """Return, for each dim of a graph, the dim itself if it is a whole axis of an input, otherwise
-    an expression of a new dim that takes over such an axis. Raises UsageError if there is none."""
+    an expression of a new dim that replaces it as such an axis. Raises UsageError if no axis allows
+    this."""
     extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]
-    found: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
+    expressions: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
     names = {dim.name for dim in graph.dims}
     for dim in graph.dims:
-        if dim in found:
+        if dim in expressions:
             continue
-        told = [_told(dim, extent, names) for extent in extents if extent.dims == {dim}]
-        if not any(told):
+        candidates = [_told(dim, extent, names) for extent in extents if extent.dims == {dim}]
+        if not any(candidates):
             raise UsageError(
                 f"dims: {dim.name} must be the size of an axis of an input, as in "
                 f"{{0: {dim.name}}}, or a multiple of it, or (if it has no multiple_of) it plus a "
-                "number; it stands only in other expressions"
+                "number; it appears only in other expressions"
             )
-        found[dim] = next(each for each in told if each is not None)
-    return found
+        expressions[dim] = next(each for each in candidates if each is not None)
+    return expressions
 
 
 def _told(dim: Dim, extent: Expression, names: Collection[str]) -> Expression | None:

@@ -1,12 +1,12 @@
 """Expected outputs of a graph: float64 values, and the propagated error of each element.
 
-The effect of a rounding on a result depends on the program: `log(x)` near 1, or `a - b` of nearly
-equal numbers, turns a small error into a large one, and the argmax of a near tie turns it into
-another answer. So the graph is evaluated several times in float64, with each op's result disturbed
-by the error that an implementation of the op may have. This is Monte Carlo arithmetic (Parker,
-"Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002,
-1997). The spread of the results is the error. An element on which correct runs need not agree, such
-as the argmax of a near tie, is not compared.
+The effect of a rounding error on a result depends on the program: `log(x)` near 1, or `a - b` of
+nearly equal numbers, turns a small error into a large one, and the argmax of a near tie turns it
+into another answer. So the graph is evaluated several times in float64, with each op's result
+disturbed by the error that an implementation of the op may have. This is Monte Carlo arithmetic
+(Parker, "Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA
+CSD-970002, 1997). The spread of the results is the error. Elements on which correct runs may
+disagree, such as the argmax of a near tie, are not compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn to make runs disagree
 _RUNS = 4
 _SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
 _SPREAD = 4.0  # factor on the spread of the runs, which is below the largest possible difference
-_ROUNDING = 8.0  # the same for one rounding of a sum, of which there is only one sample
+_ROUNDING = 8.0  # factor on one rounding of a sum, since there is only one sample of it
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Expected:
     known: Array
 
     def difference(self, found: Array) -> str | None:
-        """Return what is wrong with a result; None if nothing is."""
+        """Return what is wrong with a result, or None if it is right."""
         compared = compare(
             self.value, found, self.error, scale=1.0, same_dtype=False, known=self.known
         )
@@ -109,7 +109,7 @@ class Evaluation:
         ]
 
     def difference(self, found: Sequence[Array]) -> str | None:
-        """Return what is wrong with the outputs `found`; None if nothing is."""
+        """Return what is wrong with the outputs `found`, or None if they are right."""
         if self._difference(found, _RUNS) is None:
             return None
         return self._difference(found, _SURE)
@@ -240,22 +240,22 @@ def _amplitudes(
     uneven = [_map(_uneven, operand) for operand in exact]
     off_uneven = _off(node, uneven, _twin(node, [_map(widened, operand) for operand in uneven]))
     length = op.reduction_length(*[source.spec for source in node.input_nodes])
-    found = []
+    amplitudes = []
     for part_off, want, spec in zip(map(max, off, off_uneven), wide, node.specs, strict=True):
         want = widened(want)
         if not is_floating(spec.dtype):
-            found.append((0.0, 0.0))
+            amplitudes.append((0.0, 0.0))
             continue
         finite = np.isfinite(want)
         if part_off == 0.0 and not _rounds(want[finite]):
-            found.append((0.0, 0.0))
+            amplitudes.append((0.0, 0.0))
         else:
             if isinstance(op, PRODUCTS) and precision != FLOAT32:
                 rounding = operand_tolerance(precision, length, want.size)
                 part_off += largest_magnitude(want) * rounding / _ROUNDING
             eps = float(finfo(compute_dtype(spec.dtype)).eps) / float(np.finfo("float32").eps)
-            found.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
-    return tuple(found)
+            amplitudes.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
+    return tuple(amplitudes)
 
 
 def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float]:
@@ -312,7 +312,7 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
     """Return the `Expected` of a result from its `value` and the values of disturbed `runs`.
 
-    `dtype` is the dtype of the result; None means that of `value`.
+    `dtype` is the dtype of the result; None means the dtype of `value`.
     """
     dtype = dtype or value.dtype.name
     if not is_floating(dtype):
@@ -331,8 +331,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """Return `wanted` without the elements at which it and another right answer disagree in being
-    finite, or hold different NaNs or infinities."""
+    """Return `wanted` without the elements where only one of it and another right answer is finite,
+    or where the two hold different NaNs or infinities."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted

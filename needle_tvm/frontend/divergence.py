@@ -36,8 +36,9 @@ def first_divergence(
     None if every op is right.
 
     `graph` is compiled again with every op's result as an output, and run on `arrays`; `expected`
-    has the right results. It runs on the device of `program`, and in its precision if `stage` is
-    its stage. If all results are right, only the fusion across ops can be at fault.
+    has the right results. It runs on the device of `program` and, if `stage` is the program's
+    stage, in the program's precision. If all results are right, only the fusion across ops can be
+    at fault.
     """
     nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
     probe = copy.copy(graph)
@@ -70,7 +71,7 @@ def first_divergence(
 
 
 def _target_of(program: needle_runtime.Program) -> TargetSpec:
-    """Return the target of this machine's device of the program's kind."""
+    """Return the target for the device of this machine that the program runs on."""
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")
     return resolve("cpu", program.artifact.target["num-cores"])

@@ -68,7 +68,7 @@ class Extents:
         return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Return whether TVM's shape equals a spec's, in whatever form its expressions are."""
+        """Return whether TVM's shape equals a spec's, for all forms of their expressions."""
         return len(shape) == len(wanted) and all(
             same(self.understood(a), b) for a, b in zip(shape, wanted, strict=True)
         )

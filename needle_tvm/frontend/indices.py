@@ -12,14 +12,14 @@ from needle.trace import Graph
 # The results of these ops hold every element of the input and nothing else.
 _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsqueeze)
 
-# Dtypes that hold all indices in use; a cast to them may change only numbers beyond.
+# Dtypes that hold all indices in use; a cast to them may change only larger numbers.
 _WIDE = ("int32", "int64", "float32", "float64")
 
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
     """Return the least and the largest valid index for each input that ops use as indices, directly
     or after a change of layout or dtype. The range is valid for all these ops."""
-    found: dict[Node, tuple[int, int]] = {}
+    ranges: dict[Node, tuple[int, int]] = {}
     for node in graph.nodes:
         if node.op is None:
             continue
@@ -29,9 +29,9 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
             while isinstance(source.op, _KEEP_ALL) and _keeps_order(source):
                 (source,) = source.input_nodes
             if source.op is None:
-                before = found.get(source, (low, high))
-                found[source] = max(low, before[0]), min(high, before[1])
-    return found
+                before = ranges.get(source, (low, high))
+                ranges[source] = max(low, before[0]), min(high, before[1])
+    return ranges
 
 
 def _keeps_order(node: Node) -> bool:

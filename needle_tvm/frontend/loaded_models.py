@@ -89,16 +89,16 @@ def source(
         graph = graph_of(module, examples, dims or {})
     except DimError as error:
         raise UsageError(str(error)) from None
-    found, parts = source_of(graph, variant), described(module, graph, module.state_dict())
+    plain, parts = source_of(graph, variant), described(module, graph, module.state_dict())
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
-        lowered, signature = found.lower(target)
+        lowered, signature = plain.lower(target)
         signature = {**with_ranges(module, signature), **parts}
         return with_updates(lowered, signature), signature
 
     return replace(
-        found,
-        fingerprint=found.fingerprint_with("loaded", repr(parts)),
+        plain,
+        fingerprint=plain.fingerprint_with("loaded", repr(parts)),
         lower=lower,
         state=ModuleState(module),
     )

@@ -80,7 +80,7 @@ class Loops:
         return site.cond(node.op, [n for n, x in enumerate(node.input_nodes) if x not in fixed])
 
     def inside(self) -> tuple[Variant, Loops]:
-        """Return how to lower a body whose kernels the loop's function merges."""
+        """Return the variant and loops for a body whose kernels the loop's function merges."""
         variant = self.variant
         if MERGE in pipeline.switches(variant.stage):
             variant = replace(variant, disable=(*variant.disable, MERGE))
@@ -113,8 +113,8 @@ class _Site:
             op = replace(op, body=fuse_gates(op.body, states, last, target))
         lowered = self._lowered(op.body, range(last), self._operands)
         befores, afters = lowered.inputs[:states], lowered.results[:states]
-        found = lowered.results[states:]
-        stacked = list(dict.fromkeys(found))
+        step_results = lowered.results[states:]
+        stacked = list(dict.fromkeys(step_results))
         described = {
             **dict(zip(lowered.inputs, map(self._shaped, op.body.inputs), strict=False)),
             **dict(zip(lowered.results, map(self._shaped, op.body.output_specs()), strict=True)),
@@ -133,12 +133,12 @@ class _Site:
         kept = [n for n in range(states, len(whole.body.outputs)) if n in used]
         specs = whole.infer(*self._specs)
         types = [specs[n] for n in last_read]
-        types += [specs[kept[found.index(key)]] for key in stacked]
+        types += [specs[kept[step_results.index(key)]] for key in stacked]
         parts = self._called("loop", plan, range(last), [lowered], types)
         values: list[Any] = [None] * len(whole.body.outputs)
         for at, n in enumerate(last_read):
             values[n] = parts[at]
-        for n, key in zip(kept, found, strict=True):
+        for n, key in zip(kept, step_results, strict=True):
             values[n] = parts[len(last_read) + stacked.index(key)]
         return tuple(values)
 
@@ -186,20 +186,22 @@ class _Site:
         module = loops.lower(graph, loops.target, variant, inner)
         module = build.schedule(module, loops.target, variant.stage, variant.disable)
         module = tasks.elsewhere(module, self._add)  # the tasks of loops in the body
-        found = bodies.body_of(module, loops.target, self._add)
-        keys = dict(zip([leaf.node for leaf in graph.inputs], found.parameters, strict=False))
-        given = [operands[nodes.index(leaf.node)] for leaf in graph.params]
-        made = _transformed(self._builder, module, given)
-        fixed = dict(zip(found.parameters[len(graph.inputs) :], made, strict=True))
+        lowered_body = bodies.body_of(module, loops.target, self._add)
+        keys = dict(
+            zip([leaf.node for leaf in graph.inputs], lowered_body.parameters, strict=False)
+        )
+        parameters = [operands[nodes.index(leaf.node)] for leaf in graph.params]
+        transformed = _transformed(self._builder, module, parameters)
+        fixed = dict(zip(lowered_body.parameters[len(graph.inputs) :], transformed, strict=True))
         fixed |= {
             keys[x]: operands[n] for n, x in enumerate(nodes) if x in keys and n not in inputs
         }
-        results = dict(zip(graph.outputs, found.results, strict=True))
+        results = dict(zip(graph.outputs, lowered_body.results, strict=True))
         for end in ends:  # inputs that are also results
             if end not in results:
                 results[end] = keys[end] if end in keys else operands[nodes.index(end)]
         return _Lowered(
-            found, [keys[nodes[n]] for n in inputs], [results[end] for end in ends], fixed
+            lowered_body, [keys[nodes[n]] for n in inputs], [results[end] for end in ends], fixed
         )
 
     def _called(
@@ -246,9 +248,9 @@ class _Site:
 def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], list[Node]]:
     """Return the graph of a body, and the nodes of the body's inputs and outputs.
 
-    The graph's inputs are `inputs` and those whose sizes depend on dims; other inputs of the body
-    are parameters. Each dim is the size of an additional input, which nothing reads: axes of the
-    others may be expressions of the dim."""
+    The graph's inputs are `inputs` and all inputs whose sizes depend on dims; other inputs of the
+    body are parameters. For each dim there is an additional input of that size, which nothing
+    reads, because the axes of the body's inputs may be expressions of the dim."""
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     count = len(nodes)
     for (_, step), spec in zip(body.numbered(), body.specs()[count:], strict=True):

@@ -70,7 +70,7 @@ def _check_extents(graph: Graph) -> None:
         for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
             if bounds_of(prod(spec.shape))[1] > _MOST_ELEMENTS:
                 what = "an input" if node.op is None else node.op.name
-                raise UsageError(f"{what} is {spec}: more than 2**59 elements fit into no memory")
+                raise UsageError(f"{what} is {spec}: at most 2**59 elements are allowed")
 
 
 def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, dict[str, Any]]:

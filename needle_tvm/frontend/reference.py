@@ -1,7 +1,7 @@
 """The eager model's outputs and their tolerances, which an artifact carries as golden examples.
 
-With them, an artifact on another machine, or linked with another math library, is tested against
-the model it was compiled from and not against itself.
+They make it possible to test an artifact on another machine, or linked with another math library,
+against the model that it was compiled from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def eager_outputs(
 ) -> list[np.ndarray[Any, Any]]:
     """Return the traced model's outputs for `inputs` and `params`, computed op by op on its device.
 
-    Raises MismatchError naming an op whose shape or dtype differs from that of `infer`.
+    Raises MismatchError naming an op whose shape or dtype differs from what `infer` returns.
     """
     values: dict[Node, Any] = {}
     for leaf, array in zip(graph.inputs, inputs, strict=True):

@@ -14,7 +14,7 @@ from needle_runtime.errors import InputError, UsageError
 
 Array = np.ndarray[Any, Any]
 
-_VERY_LARGE = 1 << 20  # elements of inputs from which a check at the first compile takes seconds
+_VERY_LARGE = 1 << 20  # elements of inputs; with more, the check at the first compile takes seconds
 
 
 def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
@@ -64,10 +64,11 @@ class Shapes:
             raise UsageError(f"dims: the example does not fit: {error}") from None
 
     def examples(self, example: Sequence[Array]) -> list[list[Array]]:
-        """Return the example and, with dims, examples of all least and all largest sizes. If the
-        example itself is one of these, one of sizes between is added. If inputs of all largest
-        sizes are very large, each dim takes its largest size alone, with the example's other sizes.
-        Raises UsageError for an example outside the dims' bounds."""
+        """Return the example and, with dims, examples with all least and with all largest sizes. If
+        the example itself is one of these, one with sizes between is added. If the inputs with all
+        largest sizes are very large, each dim takes its largest size in an example of its own, with
+        the given example's other sizes. Raises UsageError for an example outside the dims' bounds.
+        """
         given, dims = self.given(example), self.dims
         largest = {dim.name: dim.max for dim in dims}
         ends = [{dim.name: dim.min for dim in dims}, largest]
@@ -86,21 +87,21 @@ class Shapes:
         return sum(map(math.prod, shapes))
 
     def resized(self, example: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """Return inputs of other sizes made of the example's elements. Indices stay valid; floats
-        change by up to half and keep their signs, zeros and infinities."""
+        """Return inputs of other sizes, made from the example's elements. Indices stay valid.
+        Floats change by up to half and keep their signs, zeros and infinities."""
         rng = np.random.default_rng(0)
         number = {dim: sizes[dim.name] for dim in self.dims}
-        found: list[Array] = []
+        arrays: list[Array] = []
         for (name, shape), array in zip(self.inputs, example, strict=True):
             for axis, extent in enumerate(shape):
                 if isinstance(extent, int):
                     continue
                 size = size_of(extent, number)
                 array = array.take(rng.integers(0, array.shape[axis], size), axis)
-            if array is not example[len(found)] and array.dtype.kind == "f":
+            if array is not example[len(arrays)] and array.dtype.kind == "f":
                 array = (array * rng.uniform(0.5, 1.5, array.shape)).astype(array.dtype)
             if name in self._ranges:
                 low, high = (size_of(end, number) for end in self._ranges[name])
                 array = array.clip(low, high).astype(array.dtype)
-            found.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
-        return found
+            arrays.append(np.asarray(array, order="C"))  # ascontiguousarray changes 0-d arrays
+        return arrays

@@ -48,7 +48,7 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
     variables, and their bounds become attributes of `main`.
 
     Raises TranslationError naming the op and the module that made it if an op has no rule, its
-    rule fails, or its shapes or dtypes differ from those of `infer`.
+    rule fails, or its shapes or dtypes differ from what `infer` returns.
     """
     builder, extents = relax.BlockBuilder(), Extents.of(graph.dims)
     arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
@@ -201,8 +201,8 @@ def _check(
     extents: Extents,
     wide: bool = False,
 ) -> None:
-    """Raise TranslationError unless a rule's shapes and dtypes are those of `infer`. With `wide`,
-    results in narrow dtypes may still be in the wider dtypes that they are computed in."""
+    """Raise TranslationError unless a rule's shapes and dtypes are what `infer` returns. With
+    `wide`, results in narrow dtypes may still be in the wider dtypes that they are computed in."""
     if len(found) != len(node.specs):
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
@@ -235,7 +235,7 @@ def _has_empty(node: Node) -> bool:
 
 def _to_widen(node: Node) -> set[str]:
     """Return the narrow dtypes of operands that the rule gets in their compute dtype instead. Small
-    integers beside floats stay: int8 with float16 is float16, but int32 would give float64."""
+    integers beside floats stay: int8 with float16 gives float16, but int32 would give float64."""
     dtypes = {spec.dtype for source in node.input_nodes for spec in source.specs}
     kept = SMALL_INTEGER if any(map(is_floating, dtypes)) else ()
     return {dtype for dtype in dtypes if is_narrow(dtype) and dtype not in kept}
@@ -335,7 +335,7 @@ def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
 def _ends_a_product_twice(node: Node) -> bool:
     """Return whether a matmul whose result the node reads could be fused with it into a function of
     several results. Matmul schedules need a single block after the reduction. One result as large
-    as the operands is enough for this: the step of an optimizer also returns its count."""
+    as the operands counts as such a function: an optimizer's step also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     if len(parts) < 2:

@@ -17,36 +17,36 @@ from needle_runtime.errors import TargetError
 
 
 def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
-    """Return the graph with scans and choices written out, except for scans that `keep` accepts;
-    the same graph if there are none.
+    """Return the graph with scans and choices written out, except for scans that `keep` accepts.
+    Return the same graph if there are none.
 
     Raises TargetError for a loop whose number of steps is not known.
     """
     if not any(node.op is not None and node.op.has_bodies for node in graph.nodes):
         return graph
-    made: dict[Node, Node] = {}
+    nodes: dict[Node, Node] = {}
     for node in graph.nodes:
         if node.op is None:
-            made[node] = node
+            nodes[node] = node
             continue
-        inputs = [made[source] for source in node.input_nodes]
+        inputs = [nodes[source] for source in node.input_nodes]
         if isinstance(node.op, Scan) and keep(node.op.only(sorted(parts_read(graph, node)))):
             new: Node | list[Node] = _node(node.op, inputs, node.scope)
         else:
             new = _written(node.op, inputs, node.scope)
-        made[node] = new if isinstance(new, Node) else _node(MakeTuple(), new, node.scope)
-    found = Graph(
+        nodes[node] = new if isinstance(new, Node) else _node(MakeTuple(), new, node.scope)
+    result = Graph(
         graph.inputs,
         list(graph.params),
         list(graph.constants),
-        [made[node] for node in graph.outputs],
+        [nodes[node] for node in graph.outputs],
         graph.input_tree,
         graph.output_tree,
         graph.signature,
         graph.output_names,
     )
-    found.weights = graph.weights
-    return found
+    result.weights = graph.weights
+    return result
 
 
 def _node(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node:

@@ -65,7 +65,7 @@ def input_work_of(function: relax.Function) -> set[Any]:
 
 
 class Origins:
-    """Answers what an expression depends on: inputs, parameters, or constants alone.
+    """Finds whether an expression depends on inputs, on parameters, or only on constants.
 
     `lookup` returns the value bound to a variable, or None for an argument of the function. Each
     variable is visited once, without recursion, so that chains may have any length.

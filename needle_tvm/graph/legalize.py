@@ -60,8 +60,8 @@ def mean(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Return a rule that legalises an operator of two operands, one of which may be a number, by
-    `op`: `op` propagates NaN, and TVM drops it."""
+    """Return a rule that legalises an operator of two operands by `op`, which propagates NaN; TVM's
+    rule drops NaN. One operand may be a number."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         numbers = {i: _number(arg) for i, arg in enumerate(call.args) if _is_number(arg)}

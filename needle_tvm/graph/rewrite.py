@@ -66,14 +66,15 @@ def rebind(
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
             ),
         )
-    # An expression gets its type, in place, when it is first visited. Its earlier hash then no
-    # longer finds it.
+    # An expression gets its type, in place, when it is first visited. A lookup with its earlier
+    # hash then fails.
     return transform.Normalize()(module)
 
 
 def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Check that a rewritten call keeps its type: a reader could misread an axis number without an
-    error. The last of several results may be dropped, since reading it raises an error."""
+    """Check that a rewritten call keeps its type; with another type, a reader could misread an axis
+    number without an error. The last of several results may be dropped, since reading it raises an
+    error."""
 
     @wraps(visit)
     def visit_call_(self: Any, call: Any) -> Any:
@@ -144,7 +145,7 @@ class Rewriter(expr_functor.PyExprMutator):
         return extent if isinstance(extent, int) else min(self.most(extent), size)
 
     def only_use(self, expr: Any) -> Any:
-        """Return the value of the variable `expr`, or None unless it is read exactly once."""
+        """Return the value of the variable `expr` if it is read exactly once, else None."""
         if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
             return None
         return self.lookup_binding(expr)

@@ -18,7 +18,7 @@ Lookup = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as elements of another: element `index` is element `at(index)` of `source`."""
+    """A tensor whose element `index` is the element `at(index)` of `source`."""
 
     source: Any
     at: Callable[[Index], list[Any]]
@@ -134,8 +134,8 @@ def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -
 
 
 def _is_less(left: Size, right: Size) -> bool | None:
-    """Return whether one extent is less than another that it does not equal; None if neither is
-    known to divide the other."""
+    """Return whether one extent is less than another, unequal one; None if neither is known to
+    divide the other."""
     if isinstance(left, int) and isinstance(right, int):
         return left < right
     if right // left * left == right:

@@ -38,7 +38,8 @@ _SETS, _WAYS = 4096, 8
 PARTIAL = "needle.partial"
 
 # Annotation of blocks that already hold their vectors and registers, as `columns` and `windows`
-# write them. Its value is the scalar operations of one block; its loops are meant to be shared out.
+# write them. Its value is the number of scalar operations of one block. The loops around the block
+# are meant to be shared out.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -86,8 +87,8 @@ def is_symbolic(sch: Schedule, loop: Any) -> bool:
 
 
 def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
-    """Return whether TVM 0.27 can fuse loops. From the fused loop's index it must derive the others
-    again, by divisions by all extents but the first one. It can if the symbolic extents are
+    """Return whether TVM 0.27 can fuse loops. It must derive their indices from the fused loop's
+    index, by divisions by all extents but the first one. It can do this if the symbolic extents are
     different variables."""
     symbolic = [loop for loop in loops if is_symbolic(sch, loop)]
     if all(loop is loops[0] for loop in symbolic):
@@ -109,12 +110,13 @@ def block_work(sch: Schedule, block: Any) -> int:
 
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
-    """Return whether a block computes exponentials or the like, whose code is long if unrolled."""
+    """Return whether a block computes exponentials or similar functions, whose unrolled code is
+    long."""
     return has_functions(sch.get(block).body)
 
 
 def has_functions(root: Any) -> bool:
-    """Return whether an expression or a statement computes exponentials or the like."""
+    """Return whether an expression or a statement computes exponentials or similar functions."""
     return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
 
 
@@ -173,7 +175,7 @@ def work(function: PrimFunc) -> int:
 
 def least_work(function: PrimFunc) -> int:
     """Return the number of scalar operations of a function's largest block when its symbolic
-    extents are at their least (but at least one)."""
+    extents have their least values (but at least one)."""
     sch = Schedule(function)
 
     def work(block: Any) -> int:
@@ -190,8 +192,8 @@ def least_work(function: PrimFunc) -> int:
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
     """Inline every block that is not a reduction and has one reader, or converts one number.
 
-    A consumer that reads a value twice gets its expression twice, so that a chain of such blocks
-    grows exponentially. Blocks beyond a certain size keep their own loops.
+    A consumer that reads a value twice gets the value's expression twice, so a chain of such
+    consumers grows exponentially. Blocks beyond a certain size keep their own loops.
     """
     for block in blocks_of(sch):
         if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
@@ -240,9 +242,9 @@ def sum_in_registers(
 def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
     """Split a long loop in two; the cores share out the outer one.
 
-    A buffer used within an iteration is allocated anew in each iteration of the parallel loop. A
-    loop with a symbolic number of iterations is not split: each block inside would check where the
-    loop ends.
+    A buffer used within an iteration is allocated again in each iteration of the parallel loop. A
+    loop with a symbolic number of iterations is not split, because each block inside would check
+    where the loop ends.
     """
     if is_symbolic(sch, loop):
         return [loop]
@@ -259,7 +261,7 @@ def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
 
 
 def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Inline the blocks that can be inlined. Return the other blocks that the last block needs,
+    """Inline the blocks that can be inlined. Return the remaining blocks that the last block needs,
     without `kept`, and the last block."""
     names = {sch.get(block).name_hint for block in kept}
     inline_producers(sch, keep=names)
@@ -294,7 +296,7 @@ def write_back(
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
-    """Compute in loop `at` the part of a block that the loop needs: a tile of `axes` axes in
+    """Compute, in loop `at`, the part of a block that the loop needs: a tile of `axes` axes in
     registers."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")

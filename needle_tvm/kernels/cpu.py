@@ -70,8 +70,8 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     """Yield every schedule of a function by our rules that a search can record.
 
     The first schedule is by the rule that fits, with the rule's own knobs. If no rule fits, only
-    `loops` is applied. Without a search, the schedule differs slightly from both: the other steps
-    of `schedule_function`, `whole_vectors` among them, leave no trace for a record to hold.
+    `loops` is applied. The schedule without a search differs slightly from both: the other steps of
+    `schedule_function`, such as `whole_vectors`, leave no trace for a record to hold.
     """
     for rule in rules(CPU):
         found = rule.apply(function, target, None)
@@ -104,8 +104,8 @@ def realised(module: IRModule, target: Target) -> IRModule:
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:
-    """Rewrite a function's reductions in vectors. Use partial results only if they need not be kept
-    for all rows at once."""
+    """Rewrite a function's reductions in vectors. Use partial results only if the function need not
+    keep them for all rows at once."""
     changed = Schedule(rewritten(function, writes))
     if keeps_few_partial_results(changed):
         return changed

@@ -23,8 +23,8 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
     """Schedule a function by the first of TVM's default rules `names` that fits. Return None if no
     rule fits.
 
-    A rule that notices only halfway that it does not fit raises one of many errors. With some
-    rules, a misfit shows only when reductions across threads are lowered.
+    A rule that finds out only halfway that it does not fit raises one of many errors. With some
+    rules, this shows only when reductions across threads are lowered.
     """
     from tvm.s_tir.dlight import gpu
 

@@ -96,8 +96,8 @@ def _written(function: PrimFunc) -> list[Any]:
 
 
 def _on_threads(function: PrimFunc) -> PrimFunc:
-    """Put an opaque statement's parallel loops on the grid; run one without such loops in one
-    thread."""
+    """Put an opaque statement's parallel loops on the grid. Run a statement without such loops in
+    one thread."""
 
     def over_grid(loop: Any) -> Any:
         return _over_grid(loop) if loop.kind == tirx.ForKind.PARALLEL else loop

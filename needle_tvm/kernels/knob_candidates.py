@@ -29,8 +29,8 @@ def choices(
     default: PrimFunc,
     finish: Finish = lambda found: found,
 ) -> Iterator[Schedule]:
-    """Yield the function with a note for each rule and knobs (None: the rule's own choice), if the
-    result differs from `default` and from all earlier results. The `rows` take turns."""
+    """Yield the function with a note for each rule and its knobs (None: the rule's own choice) if
+    the result differs from `default` and from all earlier results. The `rows` take turns."""
     seen = {_digest(default)}
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
         found = each.apply(function, target, knobs)
@@ -48,7 +48,7 @@ def realised(
     rules: Sequence[Rule],
     finish: Finish = lambda found: found,
 ) -> IRModule:
-    """Return the module to compile for a module of one function, "main": by its note, if any.
+    """Return the module to compile for a module of one function, "main", by its note if it has one.
 
     Raises ValueError if none of `rules` has such knobs (any more), or they do not fit the function.
     """

@@ -39,9 +39,9 @@ class Rule:
 
     Rules of a `kind` are tried in their `order`. If `knobs` is None, the rule chooses its own;
     `knobs(function, target)` lists the other values that a search may try, the most promising
-    first: JSON values, or dataclasses of them. Both may be called with any function. Raise
-    `revision` when the same knobs come to mean another schedule, since earlier measurements are of
-    the old schedule.
+    first: JSON values, or dataclasses of them. Both may be called with any function. Increase
+    `revision` when the same knobs come to mean another schedule, since earlier measurements belong
+    to the old schedule.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _enter(made: Rule) -> None:
     other = _RULES.get((made.kind, made.name))
     if other is not None and other.home != made.home:
         raise ValueError(
-            f"schedule rule {made.name!r} of {made.kind} is {other.home} already: "
+            f"schedule rule {made.name!r} of {made.kind} exists already ({other.home}): "
             "choose another name"
         )
     _RULES[made.kind, made.name] = made

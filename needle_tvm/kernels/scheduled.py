@@ -18,7 +18,7 @@ def schedule_each(
     """Replace every PrimFunc of a module that has no schedule yet by `schedule(function)`.
 
     With `or_as_it_is`, a function whose schedule TVM rejects runs unscheduled, with a
-    ScheduleWarning: slow and correct is better than no result. The campaign and the tests treat
+    ScheduleWarning: a slow and correct result is better than none. The campaign and the tests treat
     the warning as a failure.
     """
     for name, function in list(module.functions_items()):

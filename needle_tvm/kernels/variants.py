@@ -27,9 +27,10 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
 
 
 def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
-    """Return whether tiles of `rows` rows are best for `m` rows, if no smaller tiles are: either
-    one tile holds all rows; or there are more rows than `largest`, and these tiles cover them with
-    fewer spare rows than the other tiles of `among` (if it is empty, only the first case counts).
+    """Return whether tiles of `rows` rows are best for `m` rows, provided that no smaller tiles
+    are. They are best if one tile holds all rows. They are also best if there are more rows than
+    `largest`, and these tiles cover them with fewer spare rows than the other tiles of `among`; an
+    empty `among` excludes this case.
     """
     fits = m <= tirx.const(rows, "int64")
     if not among:
@@ -47,8 +48,8 @@ def _covered(m: Any, rows: int) -> Any:
 
 
 def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
-    """Return the body of a variant in the parameters and symbolic extents of `function`, with its
-    own other variables and its own name for the root block."""
+    """Return the body of a variant in the parameters and symbolic extents of `function`. All other
+    variables and the name of the root block are the variant's own."""
     own = s_tir.renew_defs(scheduled)
     values = dict(zip(own.params, function.params, strict=True))
     values |= dict(zip(symbols_of(own), symbols_of(function), strict=True))

@@ -6,9 +6,9 @@ cross cache lines.
 
 Before: the buffers that are a function's parameters have an alignment of 64 bytes.
 
-After: they have the alignment of their elements. So have the buffers by which tensor intrinsics
-name parts of them, since a part may be aligned no better. Buffers that the function allocates stay
-as they are.
+After: they have the alignment of their elements, and so do the buffers with which tensor intrinsics
+name parts of them, since a part may have no larger alignment. Buffers that the function allocates
+stay as they are.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class Body:
     made: set[Any] = field(default_factory=set)  # keys that kernels write
 
     def constants(self, known: Collection[Any], ends: Iterable[Any]) -> list[Any]:
-        """Return the keys that kernels read and the keys in `ends`, without those that kernels
-        write and those in `known`."""
+        """Return the keys that kernels read and the keys in `ends`, except keys that kernels write
+        and keys in `known`."""
         used = dict.fromkeys([*self.operands, *ends])
         return [key for key in used if key not in known and key not in self.made]
 
@@ -66,8 +66,8 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
                 if kernel is None:
                     if regions.may_fail(lowered[value.args[0]].body):
                         raise TranslationError(
-                            f"{value.args[0].name_hint} calls packed functions or asserts, and "
-                            "code in a loop or choice cannot report its error"
+                            f"{value.args[0].name_hint} calls packed functions or asserts, but "
+                            "code in a loop or choice cannot report their errors"
                         )
                     kernel = Kernel.called(function, lowered[value.args[0]], value)
                 results = [var]
@@ -90,8 +90,8 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
 
 
 def with_tasks(function: PrimFunc, module: IRModule, add: Callable[[PrimFunc], Any]) -> PrimFunc:
-    """Return a function whose calls of functions of `module` call them in the caller's module.
-    `add` enters these functions into the caller's module."""
+    """Return the function with calls into the caller's module in place of calls into `module`.
+    `add` enters the called functions into the caller's module."""
     named = {variable.name_hint: variable for variable in module.get_global_vars()}
 
     def called(call: Any) -> Any:

@@ -75,7 +75,7 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
 
 def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
     """Return the SHA-256 of a module, with its constants, and of its signature; None if they hold
-    something that has no text, such as a function."""
+    an object without a text form, such as a function."""
     try:
         text = f"{tvm.ir.save_json(module)}\n{json.dumps(signature, sort_keys=True)}"
     except TypeError:

@@ -1,7 +1,7 @@
 """Adds `main_into`: `main`, but with results written to memory that the caller passes in.
 
-Before: after memory planning, each result of `main` lies in an allocation of its own; the result
-may be a view of it in another shape.
+Before: after memory planning, each result of `main` lies in an allocation of its own, perhaps as a
+view of the allocation in another shape.
 
 After: `main_into` takes arrays of the results' types as arguments between inputs and parameters,
 writes the results to them, and returns them. If a result has no allocation of its own, the module
@@ -31,7 +31,7 @@ def add_into(module: IRModule) -> IRModule:
         return module
     outputs = [relax.Var(f"out{n}", each.ty) for n, each in enumerate(results)]
     builder = relax.BlockBuilder()
-    given = {
+    replacements = {
         variable: output
         if variable.ty.shape.same_as(output.ty.shape)
         else builder.normalize(relax.op.reshape(output, variable.ty.shape))
@@ -40,7 +40,9 @@ def add_into(module: IRModule) -> IRModule:
     blocks = [
         relax.BindingBlock(
             [
-                relax.VarBinding(each.var, given[each.var]) if each.var in given else each
+                relax.VarBinding(each.var, replacements[each.var])
+                if each.var in replacements
+                else each
                 for each in block.bindings
             ]
         )
@@ -58,8 +60,8 @@ def add_into(module: IRModule) -> IRModule:
 def memory_of_results(
     main: relax.Function, bound: Mapping[Any, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the results of `main`, and the variable of each one's allocation (None if it has
-    none)."""
+    """Return the results of `main`, and the variable of each result's allocation (None if it has no
+    allocation)."""
     result = _renamed(main.body.body, bound)
     results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     return results, [_allocation(each, bound) for each in results]
@@ -81,8 +83,8 @@ def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
 
 
 def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """Return the variable whose allocation holds a result, perhaps seen in another shape; None if
-    no allocation does."""
+    """Return the variable whose allocation holds a result, perhaps in another shape; None if no
+    allocation does."""
     value = _renamed(value, bound)
     while isinstance(value, relax.Var) and is_op(bound.get(value), VIEW):
         value = _renamed(bound[value].args[0], bound)

@@ -1,4 +1,4 @@
-"""Makes one function of a choice: it holds the kernels of two branches, and runs one of them.
+"""Turns a choice into one function, which holds the kernels of two branches and runs one of them.
 
 if predicate: the kernels of the true branch, in a parallel region if threads pay
 else: the kernels of the false branch

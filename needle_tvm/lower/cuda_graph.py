@@ -1,7 +1,7 @@
 """Marks models that the runtime may capture as one CUDA graph, and adds the functions for it.
 
-A graph is replayed with the addresses at its capture: those of inputs, outputs, weights and all
-intermediates. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
+A graph is replayed with the addresses that inputs, outputs, weights and all intermediates had at
+its capture. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
 output, and assumes that weights never move. Here the runtime keeps its own buffers for inputs
 (`runtime/needle_runtime/replay.py`), and captures the graph again for other weights.
 
@@ -40,8 +40,8 @@ _ALLOCATIONS = ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
 # Estimates whether a graph pays. The numbers come from arithmetic, not from measurements. For each
 # kernel, the host takes about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's
 # call and for packing arguments. A graph takes about as long as two kernels, however many it holds.
-# Each input and output is copied once more on the device: one call of the driver, and its bytes are
-# read and written at 1 TB/s or more on an A100 or newer.
+# Each input and output is copied once more on the device. A copy takes one call of the driver, and
+# its bytes are read and written at 1 TB/s or more on an A100 or newer.
 _KERNEL_US, _GRAPH_US, _COPY_US = 3.0, 6.0, 2.0
 _COPIED_BYTES_PER_US = 0.5e6
 
@@ -135,7 +135,8 @@ def _is_static(ty: Any) -> bool:
 
 def _allocates(function: PrimFunc) -> bool:
     """Return whether a function accesses a buffer of its own in global memory. An unused buffer
-    does not count: a rule that keeps its values in registers leaves it behind, and TVM drops it."""
+    does not count: a rule that keeps the values in registers leaves such a buffer, and TVM drops
+    it."""
     accessed = [
         *(load.source for load in nodes_in(function.body, NODES.load)),
         *(store.buffer for store in nodes_in(function.body, NODES.store)),

@@ -46,7 +46,7 @@ def export_library(
     *,
     machine: str = "",
 ) -> None:
-    """Link a built module into a shared library, with machine code for the GPU if it has any.
+    """Link a built module into a shared library, with machine code for its GPU kernels, if any.
 
     `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
     `objects` are object files to link in. `machine` is the triple of another machine to link for.

@@ -18,8 +18,8 @@ copy, and the result's kernel writes its result to the copy's memory.
 results. After: `main_in_place` is `main` without the copies: it uses the inputs' own memory,
 writes the results of these pairs to that memory, and returns the other results in a tuple.
 
-A pair that does not meet the preconditions stays a plain result. If none does, the module stays as
-it is.
+If a pair does not meet the preconditions, its result stays a plain result. If no pair meets them,
+the module stays as it is.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def share_memory(module: IRModule, target: Target) -> IRModule:
 
 def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) -> list[Any]:
     """Return the results, with two exchanged where a result that replaces an input is a copy of
-    another result. The two are equal, and a kernel can write the other one over the input."""
+    another result. The two are equal, and a kernel can write the original over the input."""
     results = list(results)
     replacing = {result for result, _ in _wanted(main)}
     bound = bindings_of(main)
@@ -114,8 +114,8 @@ class _Sharing:
         for i, binding in enumerate(bindings):
             for variable in relax.analysis.free_vars(binding.value):
                 self._readers.setdefault(variable, []).append(i)
-        self._calls: dict[int, Any] = {}  # by binding: the function that its call now calls,
-        self._over: dict[int, dict[int, Any]] = {}  # and the copies that hold its results
+        self._calls: dict[int, Any] = {}  # the function that each binding now calls
+        self._over: dict[int, dict[int, Any]] = {}  # the copies that hold each binding's results
         self._copied: dict[Any, Any] = {}
         self.copies: list[Any] = []
 
@@ -210,17 +210,17 @@ class _Sharing:
 
     def changed(self) -> list[Any]:
         """Return the bindings, with the copies in place of the inputs."""
-        found = []
+        bindings = []
         for i, binding in enumerate(self._bindings):
             value = self._in_place(i, binding.value) if i in self._over else binding.value
             value = tvm_ffi.structural_map(
                 value, (relax.Var, lambda var: self._copied.get(var, var))
             )
             if isinstance(binding, relax.MatchCast):
-                found.append(relax.MatchCast(binding.var, value, binding.ty))
+                bindings.append(relax.MatchCast(binding.var, value, binding.ty))
             else:
-                found.append(relax.VarBinding(binding.var, self._builder.normalize(value)))
-        return found
+                bindings.append(relax.VarBinding(binding.var, self._builder.normalize(value)))
+        return bindings
 
     def _in_place(self, at: int, call: Any) -> Any:
         """Return the call at a binding, with results in copies of inputs."""
@@ -301,8 +301,9 @@ def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None
 
 
 def _without_overlap(loop: Any) -> Any:
-    """Return a loop over whole vectors and a loop over the rest, for a loop over vectors whose last
-    vector begins earlier so that it ends with the axis. Return any other loop as it is."""
+    """Replace a loop over vectors whose last vector overlaps the one before it, so that it ends
+    with the axis: return a loop over whole vectors and a loop over the rest. Return any other loop
+    as it is."""
     variable = loop.loop_var
     minima = [each for each in nodes_in(loop.body, tirx.Min) if variable in variables_of(each)]
     if not minima or not all(nests.same(each, minima[0]) for each in minima):
@@ -338,23 +339,23 @@ def _without_overlap(loop: Any) -> Any:
     return tirx.SeqStmt([tirx.For(variable, loop.min, count, loop.kind, body), nests.renewed(tail)])
 
 
-def _blocks_of(statement: Any, loops: dict[Any, int], found: list[tuple[Any, Any]]) -> bool:
+def _blocks_of(statement: Any, loops: dict[Any, int], blocks: list[tuple[Any, Any]]) -> bool:
     """Collect the innermost blocks under a statement, each with the extents of the loops around it.
     Return False if a statement is of another kind."""
     if isinstance(statement, NODES.realize):
         block = statement.block
         if not nodes_in(block.body, NODES.realize):
-            found.append((statement, loops))
+            blocks.append((statement, loops))
             return True
-        return not block.iter_vars and _blocks_of(block.body, loops, found)
+        return not block.iter_vars and _blocks_of(block.body, loops, blocks)
     if isinstance(statement, NODES.loop):
         if not isinstance(statement.extent, tirx.IntImm):
             return False
         inside = {**loops, statement.loop_var: int(statement.extent)}
-        return _blocks_of(statement.body, inside, found)
+        return _blocks_of(statement.body, inside, blocks)
     if isinstance(statement, tirx.SeqStmt):
-        return all([_blocks_of(each, loops, found) for each in statement.seq])
-    return isinstance(statement, tirx.AttrStmt) and _blocks_of(statement.body, loops, found)
+        return all([_blocks_of(each, loops, blocks) for each in statement.seq])
+    return isinstance(statement, tirx.AttrStmt) and _blocks_of(statement.body, loops, blocks)
 
 
 def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
@@ -371,7 +372,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
     }
     builder = relax.BlockBuilder(module)
     served: Pairs = []
-    given: dict[Any, Any] = {}  # the inputs, in the shapes of the memory that they replace
+    replacements: dict[Any, Any] = {}  # the inputs, in the shapes of the memory that they replace
     for result, number in wanted:
         written, parameter = memory[result], main.params[number]
         if written not in copied or memory.count(written) > 1:
@@ -380,7 +381,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
             continue
         shape = written.ty.shape
         is_view = not nests.same(shape, parameter.ty.shape)
-        given[written] = (
+        replacements[written] = (
             builder.normalize(relax.op.reshape(parameter, shape)) if is_view else parameter
         )
         served.append((result, number))
@@ -389,9 +390,9 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
     rest = [each for i, each in enumerate(results) if i not in {result for result, _ in served}]
     returned = relax.Var("rest", relax.TupleType([each.ty for each in rest]))
     kept = [
-        relax.VarBinding(each.var, given.get(each.var, each.value))
+        relax.VarBinding(each.var, replacements.get(each.var, each.value))
         for each in bindings
-        if not (_copies(module, each.value) and each.value.args[1] in given)
+        if not (_copies(module, each.value) and each.value.args[1] in replacements)
     ]
     blocks = [
         relax.BindingBlock(kept),

@@ -82,8 +82,8 @@ def _set_llvm_options() -> None:
     """Set LLVM's options, which hold for the whole process.
 
     TVM sets a target's `cl-opt` for the time of one build and then resets it, also for any other
-    thread that is generating code. But it hands Hexagon's `llvm-options` to LLVM for good. TVM then
-    rejects the Hexagon function before it writes a file: an entry function must have a name.
+    thread that is generating code. But it passes Hexagon's `llvm-options` to LLVM permanently. TVM
+    then rejects the Hexagon function before it writes a file: an entry function must have a name.
     """
     fields = {"kind": "hexagon", "mtriple": "hexagon", "llvm-options": list(_LLVM_OPTIONS)}
     unnamed = PrimFunc([], tirx.Evaluate(0)).with_attr("tirx.is_entry_func", True)
@@ -96,8 +96,8 @@ def _set_llvm_options() -> None:
 def pass_options(module: IRModule) -> dict[str, Any]:
     """Return the options of TVM's passes for compiling these functions.
 
-    TVM 0.27 shares storage between buffers. It may place a tensor core's float32 results in its
-    float16 operands' buffer, and then rejects the pointer to the results for its type.
+    TVM 0.27 shares storage between buffers. It may place a tensor core's float32 results in the
+    buffer of the float16 operands, and then rejects the type of the pointer to the results.
     """
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
@@ -228,9 +228,9 @@ def _host_code(loops: IRModule, target: Target) -> IRModule:
 
 
 def _without_bounds(module: IRModule) -> IRModule:
-    """Drop the upper bounds of symbolic sizes. With them, memory planning would allocate the most
-    that a buffer may ever take, in every call; without them, a buffer is as large as the call needs
-    it."""
+    """Drop the upper bounds of symbolic sizes. With them, memory planning would give each buffer
+    its largest possible size in every call; without them, a buffer has the size that the call
+    needs."""
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and UPPER in (function.attrs or {}):
             module.update_func(name, function.without_attr(UPPER))
@@ -251,8 +251,8 @@ def _shape_functions_restricted(module: IRModule) -> IRModule:
 
 
 def _without_scopes(module: IRModule) -> IRModule:
-    """Drop the marks that TVM's own scatters and sorts put around their statements: TVM's code
-    generator warns that it does not know them."""
+    """Drop the marks that TVM's own scatters and sorts put around their statements, because TVM's
+    code generator warns that it does not know them."""
 
     def inner(mark: Any) -> Any:
         return mark.body if mark.attr_key == "pragma_scope" else mark
@@ -275,8 +275,8 @@ def compiled_function(source: Path) -> bytes:
     compiler = cxx_compiler()
     if compiler is None:
         raise ToolchainError(
-            f"{source}: there is no C++ compiler to compile it with; install one (on Debian and "
-            "Ubuntu: apt install g++), or set CXX to its command"
+            f"{source}: compiling it needs a C++ compiler, and there is none; install one (on "
+            "Debian and Ubuntu: apt install g++), or set CXX to its command"
         )
     include = tvm_ffi.libinfo.find_include_path()
     options = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", f"-I{include}"]

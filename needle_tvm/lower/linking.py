@@ -1,7 +1,7 @@
 """Turns built modules into object files and shared libraries.
 
-LLVM ends the process if it cannot write a file. So it writes to memory, and this module writes the
-files: here a full disk raises an exception.
+LLVM ends the process if it cannot write a file. So LLVM writes to memory, and this module writes
+the files and raises an exception if the disk is full.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def cxx_compiler() -> str | None:
 def _linker(machine: str) -> str:
     """Return the command of a C++ compiler that links for `machine`, a triple; "" is this machine.
 
-    For another architecture it is CXX if that compiles for it, and otherwise the one that
-    distributions call aarch64-linux-gnu-g++ or x86_64-linux-gnu-g++. Raises ToolchainError if there
-    is none.
+    For another architecture it is CXX if that compiles for it, and otherwise
+    aarch64-linux-gnu-g++ or x86_64-linux-gnu-g++, the name that distributions use. Raises
+    ToolchainError if there is none.
     """
     architecture = machine.partition("-")[0]
     if architecture in ("", platform.machine()):
@@ -72,7 +72,7 @@ def _target_of(compiler: str) -> str:
 def object_code(module: Any, scratch: Path) -> bytes:
     """Return the object file of a module that LLVM has built.
 
-    `scratch` is a file to use where files in memory have no names, that is, without /proc. Raises
+    `scratch` is a file to use without /proc, where files in memory have no names. Raises
     ToolchainError, naming the file, if there is no room.
     """
     descriptor = os.memfd_create("needle-object")
@@ -88,7 +88,7 @@ def object_code(module: Any, scratch: Path) -> bytes:
 
 
 def _most_bytes(module: Any) -> int:
-    """Return an upper bound of the size of a module's object file: its assembly is longer."""
+    """Return an upper bound of the size of a module's object file: the length of its assembly."""
     return len(str(module.inspect_source("asm"))) + _SLACK
 
 
@@ -99,7 +99,7 @@ def _check_limit(module: Any) -> None:
     bound = _most_bytes(module)
     if bound > limit:
         raise ToolchainError(
-            f"code generation: object files of up to {bound} bytes are needed, and this process "
+            f"code generation: object files of up to {bound} bytes are needed, but this process "
             f"may write files of only {limit} bytes: raise the limit (ulimit -f)"
         )
 
@@ -133,7 +133,7 @@ def link(
     Raises ToolchainError, which names the tool, its command and its output.
     """
     compiler = _linker(machine)
-    # With -Bsymbolic, a library's functions call its own, whatever else the process has loaded.
+    # With -Bsymbolic, a library calls its own functions, whatever else the process has loaded.
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", str(output)]
     command += [*map(str, objects), *options]
     run(command, f"link code for {machine or 'this machine'}")
@@ -142,7 +142,7 @@ def link(
 
 
 def run(command: Sequence[str], purpose: str) -> None:
-    """Run a compiler's command; `purpose` says what it is to do.
+    """Run a compiler's command; `purpose` is a phrase for errors, such as "link the library".
 
     Raises ToolchainError, which names the tool, its command and its output.
     """

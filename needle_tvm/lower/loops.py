@@ -1,4 +1,4 @@
-"""Makes one function of a scan: it runs the kernels of the scan's body, step after step.
+"""Turns a scan into one function, which runs the kernels of the scan's body, step after step.
 
 The body of a `needle.scan` is lowered and scheduled like a separate model, so that its products
 read packed weights and its elementwise work is fused. Values that its passes compute from constants
@@ -9,7 +9,7 @@ alone (packed weights) are computed before the loop. The kernels become one func
         the kernels of a step: states use two slots each, in turns; slices and outputs at t
     copy the last states
 
-A loop on one thread has no region and no barriers. A loop inside a loop's body is on one thread.
+A loop on one thread has no region and no barriers. A loop inside a loop's body runs on one thread.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Large kernels gain nothing and would be compiled twice, so they end a run. Eleme
 a run at any size, since loops over the same elements are joined: an optimizer then reads and writes
 a parameter and its averages once.
 
-Rules parallelise a kernel whenever that may pay, since it costs little within a region. If one
-thread would finish a run, or a kernel that stands alone, sooner, it runs on one thread.
+Rules parallelise a kernel whenever that may pay, since it costs little within a region. A run, or a
+kernel that is in no run, stays on one thread if one thread would finish it sooner.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Merger:
         return done + self._merge(run)
 
     def sharing_tasks(self, module: IRModule) -> IRModule:
-        """Return the module, but let kernels that `main` no longer calls itself call the functions
+        """Return the module in which kernels that `main` no longer calls itself call the functions
         that its regions call, so that no nest is compiled twice."""
         builder = relax.BlockBuilder(module)
         called = {call.args[0] for call in calls_in(module["main"])}

@@ -11,7 +11,7 @@ Slots are placed largest first, each at the lowest offset that is free during it
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
 size). Lifetimes are counted in phases: within one phase, a thread may be ahead of another.
 
-Sizes may be symbolic. Then a slot is placed after others such that they do not overlap at any size.
+Sizes may be symbolic. Then a slot is placed after other slots, so that none overlap at any size.
 If threads pay at some sizes only, the function holds the steps twice and picks by size.
 """
 
@@ -254,8 +254,8 @@ class Region:
 
     def store_twice(self, key: Any) -> list[Any]:
         """Let the nests that write a value write it to other buffers as well, one for each buffer
-        of the value. Return the new buffers, each of which is its own key; none if a nest cannot
-        do this."""
+        of the value. Return the new buffers, where each is its own key; none if a nest cannot do
+        this."""
         buffers = [buffer for buffer, owner in self._places if owner == key]
         phases, added = [list(phase) for phase in self._phases], []
         for phase in phases:
@@ -289,9 +289,9 @@ class Region:
         return any(regions.is_parallel(nest) for phase in self._phases for nest in phase)
 
     def threads_from(self, target: Target, repeated: bool = False) -> dict[Any, int] | None:
-        """Return the sizes, by variable; several threads are faster if the product of sizes is at
-        least theirs. Empty if threads are always faster, None if never. `repeated` is as in
-        `phases`."""
+        """Return sizes by variable: several threads are faster if the product of the actual sizes
+        is at least the product of these. Empty if threads are always faster, None if never.
+        `repeated` is as in `phases`."""
         if self._pays(self._sizes(0.0), target, repeated):
             return {}
         if not self._pays(self._sizes(1.0), target, repeated):
@@ -342,7 +342,7 @@ class Region:
         the functions that it calls into the module (`tasks.shared`). `over` has the keys and shapes
         of values that the function reads and then writes: they are further inputs."""
         over = over or {}
-        # A step may write back a value that it has read; this is no write: see `over`.
+        # A step may write back a value that it has read; this does not count as a write (`over`).
         inputs = [v for v in self._values.values() if not v.written and v.key not in over]
         for key, shape in over.items():
             self._values[key].shape = list(shape)
@@ -457,10 +457,10 @@ class _Placed:
 def _place_symbolic(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
-    """Place values like `place_values`, for symbolic sizes: a value lies at the beginning or behind
+    """Place values like `place_values`, for symbolic sizes: a value lies at the beginning or after
     another one, at the first place where no value that lives at the same time may overlap it.
 
-    The order of places and of values by size is that of sizes at their most.
+    Places and values are ordered by size with all sizes at their largest.
     """
     unit = max(1, _CACHE_LINE // itemsize)
     most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}
@@ -496,7 +496,7 @@ def _place_symbolic(
             ):
                 below = at.below
                 break
-        else:  # behind everything
+        else:  # after everything
             begin = simplified(sum((e.end - e.begin for e in placed), zero))
             end, below = simplified(begin + extent), frozenset(range(len(placed)))
         placed.append(_Placed(value, begin, end, number(end), below | {len(placed)}, length))

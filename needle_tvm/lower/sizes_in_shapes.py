@@ -40,7 +40,7 @@ def sizes_in_shapes(module: IRModule, target: Target) -> IRModule:
 
 
 def _sizes(function: Any) -> list[int]:
-    """Return the places of a group's parameters that are sizes, if it also takes a shape."""
+    """Return the positions of a group's parameters that are sizes, if it also takes a shape."""
     if not isinstance(function, relax.Function) or "Primitive" not in (function.attrs or {}):
         return []
     if not function.params or not isinstance(function.params[-1].ty, relax.ShapeType):
@@ -49,7 +49,7 @@ def _sizes(function: Any) -> list[int]:
 
 
 def _together(parameters: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Return the parameters, with the sizes at these places moved into the shape at the end."""
+    """Return the parameters, with the sizes at these positions moved into the shape at the end."""
     *others, shape = (each for i, each in enumerate(parameters) if i not in places)
     sizes = [*shape.ty.values, *(parameters[i] for i in places)]
     return [*others, relax.Var(shape.name, relax.ShapeType(sizes))]

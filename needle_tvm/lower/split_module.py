@@ -37,8 +37,8 @@ class Part(NamedTuple):
 
 def split(module: IRModule, once: Collection[str]) -> list[Part]:
     """Split a scheduled module into parts. The first part has the function that takes LLVM longest,
-    and the next ones are about equal. Small functions named in `once` form the last part, which
-    LLVM compiles without optimisation, in a fifth of the time."""
+    and the other parts are about equal in size. Small functions named in `once` form the last part,
+    which LLVM compiles without optimisation, in a fifth of the time."""
     functions = dict(module.functions_items())
     small = [
         variable

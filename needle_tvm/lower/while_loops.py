@@ -1,4 +1,4 @@
-"""Makes one function of a loop with a condition: the kernels of its test and of its body.
+"""Turns a loop with a condition into one function: the kernels of its test and of its body.
 
 copy the first states
 for t in range(forever):  # in one parallel region, if threads pay

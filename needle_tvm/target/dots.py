@@ -1,7 +1,7 @@
 """Instructions that add several products to each sum of a vector, for schedules to tensorize with.
 
-They come as textual LLVM IR: TVM's own types with bfloat16 do not reach code generation
-(docs/results/2026-11-21-bf16-cpu.md), and for the 8-bit instruction LLVM 22 has other types than
+They are textual LLVM IR: TVM's own types with bfloat16 do not reach code generation
+(docs/results/2026-11-21-bf16-cpu.md), and the 8-bit instruction has other types in LLVM 22 than in
 TVM's intrinsic. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
 """
 
@@ -18,7 +18,7 @@ _LLVM = {"bfloat16": "bfloat", "uint8": "i8", "int8": "i8", "float32": "float", 
 
 @dataclass(frozen=True)
 class DotInstruction:
-    """sums[j] += x[0] w[j, 0] + x[1] w[j, 1] + ... for `LANES` j, by an instruction of AVX-512.
+    """An AVX-512 instruction: sums[j] += x[0] w[j, 0] + x[1] w[j, 1] + ... for `LANES` values of j.
 
     `name` is the function's name, and `intrinsic` is LLVM's. LLVM ends the process if a target
     lacks the `feature`. `x`, `w` and `sums` are dtypes; 32 bits of x and w are multiplied at once.

@@ -1,4 +1,4 @@
-"""Facts about a target that passes and schedule rules ask of TVM's Target.
+"""Facts about a target that passes and schedule rules need, read from TVM's Target.
 
 This module imports TVM when asked about features and dtypes.
 """

@@ -104,7 +104,7 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[Resources]]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise CudaCompilerError(f"nvcc -arch={arch} did not end within {_SECONDS} s") from None
+            raise CudaCompilerError(f"nvcc -arch={arch} took longer than {_SECONDS} s") from None
         said = done.stderr + done.stdout
         if done.returncode != 0:
             errors = [line for line in said.splitlines() if "error" in line.lower()]

@@ -29,7 +29,7 @@ def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
         raise StageError(f"dtype={dtype!r}: stage 'noopt' computes in the model's own float32")
     if not spec.is_gpu:
         if precision == "tf32":
-            raise TargetError("dtype='tf32': only NVIDIA's GPUs from sm_80 on have it, no CPU")
+            raise TargetError("dtype='tf32': only NVIDIA GPUs from sm_80 on have it; no CPU does")
         return precision
     arch = str(spec.fields["arch"])
     if gpu.capability(arch) < _SINCE.get(precision, 0):

@@ -29,7 +29,7 @@ MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of a processor, to use for this mac
 DEVICES = {CPU: "cpu", GPU: "cuda"}  # the names for users and for needle's arrays
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
 # Features that code for any processor of an architecture relies on. Without the first, LLVM ends
-# the process; without the others, it passes numbers in other registers than compiled C++ does.
+# the process; without the others, it passes numbers in different registers from compiled C++.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
 _TRIPLE = re.compile(rf"({'|'.join(_BASE)})(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 
@@ -68,7 +68,7 @@ class TargetSpec:
 
     @property
     def missing(self) -> str:
-        """Why code for this target cannot be measured here; "" if it can be tried.
+        """The reason that code for this target cannot be measured here; "" if it can be tried.
 
         A CPU is not checked: candidates simply fail if it lacks a feature.
         """
@@ -132,8 +132,8 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
     "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove, as in
     "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is the number of
-    threads that CPU code is scheduled for, the same as "num-cores"; the default is the number of
-    cores that `NAMED` has for a name, or else that this process may use.
+    threads that CPU code is scheduled for, the same as "num-cores". By default it is the number of
+    cores that `NAMED` gives for a name, or else the number that this process may use.
 
     Raises TargetError for an unknown target, for "cuda" without such a GPU, for a number of threads
     outside 1..4096, and if `threads` and "num-cores" differ.
@@ -180,7 +180,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
             raise TargetError(f"target field {name}={fields[name]!r}: must be a str of ASCII")
     if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
         raise TargetError(
-            f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "
+            f"target field mtriple={fields['mtriple']!r}: must be the triple of Linux on "
             f"{' or '.join(_BASE)}, as in 'x86_64-linux-gnu'"
         )
     features = fields.get("mattr", [])
@@ -217,8 +217,8 @@ def _check_with_llvm(fields: dict[str, Any]) -> None:
 
 
 def _leave_out_lacking(fields: dict[str, Any]) -> None:
-    """Remove from a target's features those that processors of this name have and this machine
-    lacks: LLVM names it by family and model, and a hypervisor or emulator may hide features."""
+    """Remove the features that processors of this name have but this machine lacks. LLVM names the
+    processor by family and model, and a hypervisor or emulator may hide features."""
     from needle_tvm._tvm import names as tvm_names
 
     named = host.checkable(tvm_names.cpu_features(tvm_names.make_target(fields)))

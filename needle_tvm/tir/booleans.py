@@ -1,7 +1,7 @@
-"""Sums and products of booleans with NumPy's meaning, which LLVM's code generator does not support.
+"""Sums and products of booleans as in NumPy, which LLVM's code generator does not support.
 
-A user's op that multiplies its inputs is checked in every dtype: for booleans, a sum is `or` and a
-product `and`.
+A user's op that multiplies its inputs is checked in every dtype. For booleans, a sum is `or` and a
+product is `and`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rewrites divisions of indices that TVM does not simplify correctly.
 
 TVM 0.27 flattens buffers by `IterMapSimplify`. It turns floordiv(7 - i, 2) into
-floordiv(i, -2) + 3, which is off by one for odd i; floormod is wrong likewise. Such indices arise
+floordiv(i, -2) + 3, which is off by one for odd i; floormod has the same fault. Such indices arise
 when a buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
     floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
@@ -9,8 +9,8 @@ when a buffer is read backwards and then folded. With y = x + (d - 1 - c),
 If a divisor is an expression of symbolic sizes, such as the inner extent of a fused loop, and
 another division follows, `IterMapSimplify` stops with an internal error: it does not see that
 (3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it, and so are their
-dividends: otherwise `CompactBufferAllocation` would make buffers that lie outside of a loop as
-large as an index in the loop.
+dividends: otherwise `CompactBufferAllocation` would make a buffer outside of a loop as large as an
+index in the loop.
 """
 
 from __future__ import annotations

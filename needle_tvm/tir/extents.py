@@ -1,8 +1,8 @@
 """Symbolic extents: sizes that become numbers only at the call.
 
 A size of a model's inputs may be a variable of TVM's; the extents of tensors are then expressions
-of such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main` give the
-bounds of its variables by name; TVM reads them as well. A PrimFunc has its own variables.
+of such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main`, which
+TVM reads as well, give the bounds of its variables by name. A PrimFunc has its own variables.
 `note_bounds` finds their bounds from the calls of the function and keeps them in its attribute
 BOUNDS, where schedule rules look them up.
 
@@ -33,8 +33,8 @@ UNBOUNDED = 1 << 20
 
 
 class Extent:
-    """A symbolic extent of a Relax tensor. It equals extents that TVM can prove equal; no number
-    equals it."""
+    """A symbolic extent of a Relax tensor. It equals other extents if TVM can prove that, and never
+    a number."""
 
     def __init__(self, expr: Any) -> None:
         self.expr = expr
@@ -173,8 +173,8 @@ def analyzer_of(bounds: Bounds) -> Any:
 
 
 def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
-    """Return the least and greatest value of an expression; the latter is None if a variable in the
-    expression has no upper bound."""
+    """Return the least and greatest value of an expression. The greatest is None if a variable in
+    the expression has no upper bound."""
     if isinstance(expr, int | tirx.IntImm):
         return int(expr), int(expr)
     found = analyzer_of(bounds).const_int_bound(expr)
@@ -206,7 +206,7 @@ def is_multiple(extent: Any, factor: int) -> bool:
 
 def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
     """Return the variables in the shapes of a function's inputs and result that are not by
-    themselves an extent of an input: the function must be told their values."""
+    themselves an extent of an input: the function needs their values as arguments."""
     bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
     used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
     return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]

@@ -97,8 +97,9 @@ def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
 def inverse_of(
     indices: Sequence[Any], extents: Mapping[Any, int]
 ) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
-    """Return the inverse of `indices`, a function of variables of these extents, from 0 on: it maps
-    values of the indices to values of the variables. None if `indices` is not a bijection."""
+    """Return the inverse of `indices`, a function of variables that run from 0 to these extents. It
+    maps values of the indices to values of the variables. Return None if `indices` is not a
+    bijection."""
     ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
     found = iter_affine_map.detect_iter_map(
         list(indices),
@@ -224,7 +225,8 @@ def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     unrolled loops are still loops.
 
     With `select_branches`, choices between loaded values become branches, as they finally do in
-    code that is not vectorised. In code still to be vectorised, branches would break up vectors.
+    code that is not vectorised. In code that is yet to be vectorised, branches would break up
+    vectors.
     """
     passes = s_tir.transform
     return sequential(

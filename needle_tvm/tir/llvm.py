@@ -10,8 +10,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _NO_VECTORS = "needle_one_by_one"
-# An empty instruction. LLVM knows only that it must be executed, so the loop's own memory accesses
-# stay as free to move as before.
+# An empty instruction. LLVM knows only that it must be executed, so LLVM can still move the loop's
+# own memory accesses.
 _DEFINITION = f"""
 define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
   call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)

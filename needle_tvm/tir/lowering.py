@@ -1,11 +1,11 @@
 """TVM's own pipeline for functions, with our passes before and after it.
 
-Before it, divisions of indices are rewritten so that TVM simplifies them correctly (`divisions`),
-integer data so that it wraps around and never ends the process (`integers`), arithmetic of booleans
-so that LLVM supports it (`booleans`), and repeated bfloat16 numbers so that TVM supports them
-(`repeats`). After it, vectors of elements near each other are read as whole vectors (`shuffles`),
-tiles are put on the stack (`stack`), the functions that `vector_math` and `integers` call are
-defined, and loops that LLVM must leave alone are marked (`llvm`).
+The passes before it rewrite divisions of indices so that TVM simplifies them correctly
+(`divisions`), arithmetic of integer data so that it wraps around and never ends the process
+(`integers`), arithmetic of booleans so that LLVM supports it (`booleans`), and repeated bfloat16
+numbers so that TVM supports them (`repeats`). The passes after it read vectors of elements near
+each other as whole vectors (`shuffles`), put tiles on the stack (`stack`), define the functions
+that `vector_math` and `integers` call, and mark loops that LLVM must leave alone (`llvm`).
 """
 
 from __future__ import annotations

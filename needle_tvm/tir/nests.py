@@ -81,8 +81,8 @@ def _in_loops(axes: Sequence[Any], block: Any) -> Any:
 def with_root(
     function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any], dropped: Sequence[Any] = ()
 ) -> PrimFunc:
-    """Return the function with other nests in its root block, with `buffers` added to the block's
-    own and `dropped` removed."""
+    """Return the function with other nests in its root block. `buffers` are added to the block's
+    buffers, and `dropped` are removed."""
     realize = function.body
     root = realize.block
     body = tirx.SeqStmt(list(nests)) if len(nests) > 1 else nests[0]
@@ -129,8 +129,8 @@ def combined(
 ) -> Any:
     """Combine the first `count` (a power of 2) elements of buffer row `lanes[where]` into one.
 
-    The elements are read as one vector, whose halves are combined: if a vector is stored and then
-    read in parts, LLVM goes through integers.
+    The elements are read as one vector, whose halves are combined. If a vector were stored and then
+    read in parts, LLVM would convert it to integers and back.
     """
     dtype = str(lanes.dtype)
     value = _vector(lanes, where, count)

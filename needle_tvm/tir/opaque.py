@@ -22,5 +22,6 @@ def register() -> None:
 
 
 def opaque(x: Any, number: int = 0) -> Any:
-    """Return x as a value that the simplifier cannot see; another `number` is another value."""
+    """Return x as a value that the simplifier cannot see. Calls with different `number`s are
+    different values to it."""
     return tirx.call_intrin(str(x.ty), _NAME, x, number)

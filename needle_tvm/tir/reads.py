@@ -19,8 +19,8 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
     Only reads that are certainly wrong count: a linear index that is out of bounds at some point of
     the loops, or any other index that is out of bounds at every point. Reads under a condition, or
     at an index read from another tensor, may be right. A read under a Select with a clamped index
-    is wrong for any bounds if the condition depends on the index: TVM simplifies each side
-    by the condition, which may remove the clamp, and the code computes both sides.
+    is always wrong if the condition depends on the index: TVM uses the condition to simplify each
+    side, which may remove the clamp, and the code computes both sides.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -89,7 +89,7 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
                     if clamped is not None and asked & variables_of(clamped):
                         return (
                             f"reads {_named(source, inputs)} at {clamped} under a Select: both "
-                            "sides are computed, and simplified by the Select's condition; use "
+                            "sides are computed, and the condition may simplify the index; use "
                             "k.tirx.if_then_else"
                         )
     return None

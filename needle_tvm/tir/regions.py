@@ -17,7 +17,7 @@ from needle_tvm.tir.functions import linear_in, lowered_loops, module_of, variab
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-# Instructions of a body that is long enough to be called: the call adds less than 1 % to them.
+# A body with more instructions than this becomes a function: the call adds less than 1 % to them.
 _TASK = 1000
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
@@ -123,8 +123,8 @@ def choice_of_nests(statement: Any) -> Any:
 
 def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -> list[Any]:
     """Return the statements with bodies of nests marked by `tasks.apart`: all bodies if extents are
-    symbolic, otherwise those so long that a call costs almost nothing, or none if `lanes` is
-    None."""
+    symbolic, otherwise only bodies so long that a call costs almost nothing, or no bodies if
+    `lanes` is None."""
     if symbolic:
         return [choice_of_nests(each) or each for each in statements]
     return list(statements) if lanes is None else [_body_apart(each, lanes) for each in statements]
@@ -350,8 +350,8 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
-    """Return a nest that also stores to `other` all that it stores to `buffer`; None if it reads
-    `buffer`, as it does for a sum that is kept in `buffer`."""
+    """Return a nest that also stores to `other` everything that it stores to `buffer`; None if it
+    reads `buffer`, as it does for a sum that is kept in `buffer`."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 
@@ -419,8 +419,8 @@ def _phase(nests: Sequence[Any], waits: bool) -> Any:
 
 
 def _on_one_thread(nest: Any) -> Any:
-    # The loop has two iterations, of which one does nothing: passes remove a loop of one iteration,
-    # and then every thread would run the nest.
+    # The loop has two iterations, and one of them does nothing. Passes would remove a loop of one
+    # iteration, and then every thread would run the nest.
     turn = tirx.Var("turn", "int32")
     return tirx.For(turn, 0, 2, tirx.ForKind.PARALLEL, tirx.IfThenElse(turn == 0, nest, None))
 

@@ -6,7 +6,7 @@ repeats each element, and LLVM would read and insert 16 single elements. It beco
 
     y[i * 16 + (0 .. 15)] = shuffle(x[i * 8 + (0 .. 7)], 0, 0, 1, 1, ..)
 
-The same holds for elements at a stride, in reverse order, and at remainders of a position. No
+Elements at a stride, in reverse order, and at remainders of a position are read in the same way. No
 element before the first or after the last one is read. This runs after TVM's own passes, which make
 the vectors.
 """
@@ -59,8 +59,8 @@ def _shuffled(body: Any) -> Any:
 
 
 def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
-    """Return the read as the fewest vectors that cover its elements; the read itself if those are
-    too many."""
+    """Return the read as the fewest vectors that cover its elements, or the read itself if it needs
+    too many vectors."""
     lanes, first, last = len(added), min(added), max(added)
     width = min(lanes, last - first + 1)
     begins = [*range(first, last + 2 - width, width)]
@@ -76,8 +76,8 @@ def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
     for each in added:
         number = max(i for i, begin in enumerate(begins) if begin <= each)
         places.append(tirx.const(number * width + each - begins[number], "int32"))
-    # TVM takes no more places than there are elements, so some vectors are passed twice; they are
-    # read once.
+    # TVM accepts no more indices than there are elements, so some vectors are passed twice; they
+    # are read once.
     return tirx.Shuffle(vectors * -(-lanes // (width * len(vectors))), places)
 
 

@@ -2,8 +2,9 @@
 
 Before: small buffers of scope "local" in the host's functions: the tiles of kernels.
 
-After: they lie on the stack, where LLVM keeps them in registers. TVM would take each buffer from a
-pool of the thread and give it back, once per tile, and write the tile's sums to memory for that.
+After: they lie on the stack, where LLVM keeps them in registers. Otherwise TVM would take each
+buffer from a pool of the thread and give it back, once per tile, and would therefore write the
+tile's sums to memory.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def on_the_stack(module: IRModule) -> IRModule:
 
 
 def _marked(function: PrimFunc) -> Any:
-    found = [
+    allocations = [
         each
         for each in nodes_in(function.body, tirx.AllocBuffer)
         if each.buffer.scope() == "local" and size_of(each.buffer) <= LARGEST
     ]
     chosen: list[Any] = []
     total = 0.0
-    for each in found:
+    for each in allocations:
         total += size_of(each.buffer)
         if total > MOST:
             break

@@ -27,8 +27,8 @@ from needle_tvm.tir.functions import variables_of
 Places = Mapping[Any, tuple[Any, Any]]  # buffer -> the buffer it is a part of, and where it begins
 
 _APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
-# The type in which functions take integers. TVM may make a loop's variable an int32, and would have
-# lost a cast to the int64 that the variable was.
+# The type in which functions take integers. A loop's variable may be an int64 that TVM narrows to
+# int32, and a cast back to int64 would then be missing.
 _NUMBER = "uint64"
 _INTERNAL = "needle.internal"  # attribute of functions that only other functions call
 _SYMBOL = "needle.symbol"  # attribute of functions that other modules' functions call: their name
@@ -61,8 +61,8 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
 
 
 def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
-    """Return a module whose functions no longer call the functions that `shared` entered into it:
-    they call those that `add` enters into another module."""
+    """Return a module whose functions call functions that `add` enters into another module, in
+    place of the functions that `shared` entered into this module."""
     own = {
         variable: function
         for variable, function in module.functions_items()

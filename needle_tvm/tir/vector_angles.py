@@ -41,8 +41,8 @@ def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
 
 
 def remainder(v: Text, x: Value, y: Value) -> Value:
-    """Return C's fmod. The quotient is exact up to 2^22, or 2^51 for float64; if it was rounded up,
-    the remainder is below 0."""
+    """Return C's fmod. The quotient is exact up to 2^22, or 2^51 for float64. If the quotient was
+    rounded up, the remainder is below 0."""
     narrow = x.element == "float"
     function = "@fmodf" if narrow else "@fmod"
     if not v.has_fma:

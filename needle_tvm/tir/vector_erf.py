@@ -60,7 +60,8 @@ def erf(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
 
 
 def _by_table(v: Text, x: Value) -> Value:
-    """Return x times the polynomial of its interval: 1 for all that is clipped to `_ONE_FROM`."""
+    """Return x times the polynomial of its interval. Magnitudes are clipped to `_ONE_FROM`, where
+    erf is 1."""
     t, most, scale = v.magnitude(x), v.constant(_ONE_FROM), v.constant(_SCALE)
     shift = v.named("Round")
     t = v.select(t > most, most, t)  # NaN passes

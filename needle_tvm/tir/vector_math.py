@@ -7,9 +7,9 @@ branch-free formulas of needle's own kernels (src/cpu/isa/math.h), with the same
 (vector_constants.h) and the same error bounds in units in the last place. Infinities, NaN
 and subnormal numbers give correct results; other dtypes keep TVM's lowering.
 
-The formulas are not TVM expressions. Those can name a value used twice only by `Let`. TVM's code
-generator may reject a `Let` within the value of another `Let`; otherwise it visits the inner one
-once for each outer one.
+The formulas are not TVM expressions. A TVM expression can use a value twice only by naming it with
+`Let`. TVM's code generator may reject a `Let` within the value of another `Let`; otherwise it
+visits the inner one once for each outer one.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _FMOD = "tirx.needle_fmod"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD, "fmod": _FMOD}
 _TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # others: float32
 _OF_TWO = ("pow", "fmod", "fmod_float64")
-# The formulas of float64 that serve vectors only, and those that also serve single elements.
+# The formulas of float64 for vectors only, and the formulas for vectors and single elements.
 _VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}
 _FLOAT64 = {"fmod": "fmod_float64"}
 _ATTRIBUTE = "llvm.FLowerIntrinsic"

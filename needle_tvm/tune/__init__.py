@@ -1,4 +1,4 @@
-"""The search for faster schedules, with a gate that refuses wrong results.
+"""The search for faster schedules, with a gate that rejects wrong results.
 
 docs/tuning.md describes it from the user's side. `session` finds the tasks, runs `search` in a
 separate process, and starts another process if that one dies. `task` says which function gets the

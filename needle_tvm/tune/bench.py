@@ -1,4 +1,4 @@
-"""Build and measure a search's candidates, on this machine or on a cluster's.
+"""Build and measure a search's candidates, on this machine or on a cluster.
 
 `search.search` opens one `Bench` for its whole run.
 """

@@ -62,7 +62,7 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
         Bench(setup["target"], *places) as bench,
     ):
         if not space.has_cost_model():
-            reports.append("tuned: xgboost is not installed: candidates are bred at random")
+            reports.append("tuned: xgboost is not installed: candidates are ranked at random")
         yield from ({"said": line} for line in reports)
         yield from Search(setup, bench, store).run()
 
@@ -84,7 +84,7 @@ class Search:
         self._phase = "preparing"
 
     def _session(self) -> str:
-        """Return the name of this search's budget: a hash of tasks, key, seed and cluster."""
+        """Return the name of this search's budget: a hash of the tasks, key, seed and cluster."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
@@ -103,16 +103,16 @@ class Search:
     # Prepare: the reference results of each task, and the time of our own rule.
 
     def _prepare(self) -> Iterator[dict[str, Any]]:
-        for name, given in self.setup["tasks"].items():
-            plain = tvm.ir.load_json(given["plain"])
-            task = Task(name, given["calls"], plain, given["rule"])
+        for name, task_setup in self.setup["tasks"].items():
+            plain = tvm.ir.load_json(task_setup["plain"])
+            task = Task(name, task_setup["calls"], plain, task_setup["rule"])
             for trial in self.store.of(self.database.names(plain)).values():
                 if trial.session == self.session:
                     task.trials += 1
                     task.rejected.update(filter(None, [trial.rejected.partition(":")[0]]))
             self.tasks[name] = task
         tasks = list(self.tasks.values())
-        texts = [given["written"] for given in self.setup["tasks"].values()]
+        texts = [task_setup["written"] for task_setup in self.setup["tasks"].values()]
         for number, gate, outcome in self.bench.prepare(texts, self.setup["seed"]):
             task = tasks[number]
             if outcome.kind == OK:
@@ -126,7 +126,7 @@ class Search:
         for number, path, outcome in self.bench.measure(rules, gates):
             task, _ = judged[number]
             if outcome.kind == LOST:
-                raise TuningError(f"our rules could not be measured: {outcome.detail}")
+                raise TuningError(f"the rules' schedules could not be measured: {outcome.detail}")
             task.rule_library, task.rule_seconds = path, seconds(outcome)
             if task.rule_seconds is None:
                 task.notes["rule"] = f"{outcome.kind}: {outcome.detail}"
@@ -263,27 +263,27 @@ class Search:
         """Store one trial durably and return the result for its source."""
         now = time.monotonic()
         spent, self._mark = now - self._mark, now
-        taken = seconds(outcome)
+        duration = seconds(outcome)
         record = ms.database.TuningRecord(
             candidate.sch.trace,
             ms.database.Workload(task.plain),
-            outcome.value["run_secs"] if taken is not None else None,
+            outcome.value["run_secs"] if duration is not None else None,
             self.target,
             candidate.args_info,
         )
         self.database.commit(
             record,
-            rejected="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
+            rejected="" if duration is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
             spent=spent,
         )
         # Another process may spend from the same budget.
         self.spent_trials, self.spent_seconds = self.store.spent(self.session)
         task.trials += 1
-        if taken is None:
+        if duration is None:
             task.rejected[outcome.kind] += 1
-        task.saw(taken)
-        return runner_result(taken)
+        task.saw(duration)
+        return runner_result(duration)
 
     # Choose.
 

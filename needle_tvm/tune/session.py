@@ -88,7 +88,7 @@ def tune(
 def _check(spec: TargetSpec, options: Options) -> None:
     if spec.missing:
         arch = spec.fields["arch"]
-        raise TargetError(f"target {spec.device} ({arch}): nothing to measure on: {spec.missing}")
+        raise TargetError(f"target {spec.device} ({arch}): cannot measure here: {spec.missing}")
     if spec.is_gpu and options.cluster is not None:
         raise TuningError(
             f"cluster={options.cluster!r}: candidates for a GPU are only measured on this machine"
@@ -179,7 +179,7 @@ def search(
                     reached = max(reached, status.trials)
                     say(status)
         except ChildError as error:
-            # TVM's code may crash this process. Without any new trial, it would crash again.
+            # TVM's code may crash the process. Without a new trial, it would crash again.
             if reached <= start:
                 raise TuningError(f"the search failed: {error}") from error
             say(f"tuned: {error}; continuing after {counted(reached, 'trial')}")

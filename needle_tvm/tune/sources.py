@@ -65,9 +65,9 @@ class Evolution:
     """TVM's evolutionary search over a context's space, ranked by a cost model.
 
     `begin` makes the context. `known` returns earlier TuningRecords, each with its candidate: the
-    model learns from all of them, and the evolution starts from those that are schedules. Both are
-    called when they are first needed. `propose` raises TVM's errors for a function that it cannot
-    search.
+    model learns from all of them, and the evolution starts from the records of schedules. Both
+    functions are called when they are first needed. `propose` raises TVM's errors for a function
+    that it cannot search.
     """
 
     endless = True

@@ -38,7 +38,7 @@ class Status:
 
     @property
     def left(self) -> float | None:
-        """Estimated seconds until the first budget is spent, or None without a basis for one.
+        """Estimated seconds until the first budget is spent, or None if no estimate is possible.
 
         A trial is assumed to take as long as this run's average so far.
         """

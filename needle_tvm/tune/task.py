@@ -22,7 +22,7 @@ RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 _NEAR = 1.03  # factor on the rule's time: measurements minutes apart differ by that much
 _PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
 _LEAST = 0.01  # lower bound of that fraction: no task is ever given up
-# Trials measured before the cost model learns from them. Proposing a batch takes as long as
+# Trials in a batch: the cost model learns after each batch. Proposing a batch takes as long as
 # measuring a few of its candidates, so small batches are expensive.
 _SMALLEST, _LARGEST = 8, 16
 

@@ -40,9 +40,9 @@ def compare(
 ) -> dict[str, Any]:
     """Time the scheduled `modules` of one model, named RULES and TUNED, and say which to keep.
 
-    Each runs in its own process, in alternating blocks. `ratio` is the time of RULES over that of
-    TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1. Raises
-    TimingError if one of them does not run.
+    Each runs in its own process, in alternating blocks. `ratio` is the time of RULES over the time
+    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1.
+    Raises TimingError if one of them does not run.
     """
     with scratch_folder("needle-whole-") as folder:
         contestants = []

@@ -89,7 +89,7 @@ def test_a_resumed_run_ends_with_the_same_weights(train, tmp_path, name):
     first = steps // len(epochs) + 2  # in the middle of an epoch
     done = train(name, "broken", "--stop-after", first)
     assert done.returncode == 0, done.stderr
-    assert "left off" in done.stdout and not (tmp_path / "broken.safetensors").exists()
+    assert "stopped after step" in done.stdout and not (tmp_path / "broken.safetensors").exists()
     # As if the run had continued and crashed before the next checkpoint
     log = tmp_path / "broken.jsonl"
     log.write_text(log.read_text() + f'{{"step": {first + 1}, "loss": 0.5}}\n{{"step": ')

@@ -396,7 +396,7 @@ def test_a_page_has_what_was_measured_and_what_was_not(tmp_path):
     (path,) = tmp_path.glob("*-gpu-h200.md")
     text = path.read_text()
     for line in (
-        "**A rehearsal on an emulated GPU, in small: these figures mean nothing.**",
+        "**A small rehearsal on an emulated GPU: these figures mean nothing.**",
         '`make gpu-bench ARGS="--only 2"`',
         "| attention | all | no time was left |",
         "| mlp-8-tf32 | needle tuned, cuBLAS | none |",

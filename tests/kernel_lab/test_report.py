@@ -157,7 +157,7 @@ def test_the_page_says_what_the_result_says(written):
         "PyTorch is not installed",
         "Measured: 2.67 times as fast as naive.",
         "The numbers of this test are made up.",
-        "One loop on one thread: two loads, an addition, a store.",
+        "Run one loop on one thread: two loads, an addition, a store.",
         "what changed since naive",
         "hot loop: ",
         "Table I",
@@ -305,12 +305,12 @@ def test_a_compiler_that_fails_costs_its_part_of_the_page_only(monkeypatch):
     entry = entry_of(ladder["threads"], Case({"N": 512}), None)
 
     def hangs(command):
-        raise LabError("nvcc did not end within 600 s")
+        raise LabError("nvcc took longer than 600 s")
 
     monkeypatch.setattr(ir_views, "_run", hangs)
     monkeypatch.setattr(ir_views.nvcc, "require", lambda: "nvcc")
     text = report_rungs.code(entry, "cuda", build.make_target("cuda", "sm_75"))
-    assert "nvcc did not end within 600 s" in text
+    assert "nvcc took longer than 600 s" in text
 
 
 def test_a_page_that_is_not_the_labs_is_left_alone(tmp_path):

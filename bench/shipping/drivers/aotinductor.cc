@@ -1,4 +1,4 @@
-// AOTInductor's package loader: PACKAGE INPUT THREADS, for an input with one row.
+// Runs AOTInductor's package loader on one row. Arguments: PACKAGE INPUT THREADS.
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
@@ -12,7 +12,7 @@ int main(int, char** arguments) {
   return guarded([&] {
     at::set_num_threads(std::atoi(arguments[3]));
     const c10::InferenceMode inference;
-    // Without locks: one thread calls.
+    // true: no locks, since only one thread calls
     torch::inductor::AOTIModelPackageLoader loader(arguments[1], "model", true);
     std::vector<float> x = read_floats(arguments[2]);
     const std::vector<at::Tensor> inputs = {

@@ -1,5 +1,5 @@
-// The library's function main_into by itself, through tvm_ffi's C++: LIBRARY INPUT WEIGHT BIAS, for
-// relu(x @ weight + bias) with one row. Nothing is checked, and nothing copied.
+// Calls the library's function main_into directly, through tvm_ffi's C++, on one row of
+// relu(x @ weight + bias), with no checks and no copies. Arguments: LIBRARY INPUT WEIGHT BIAS.
 #include <dlfcn.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>

@@ -1,4 +1,4 @@
-// needle_runtime.hpp: ARTIFACT INPUT THREADS. Input and output are set once.
+// Runs needle_runtime.hpp, with input and output set once. Arguments: ARTIFACT INPUT THREADS.
 #include <cstdlib>
 
 #include "needle_runtime.hpp"

@@ -1,4 +1,5 @@
-// ONNX Runtime's C API: MODEL INPUT THREADS. Run takes values made once over the driver's memory.
+// Runs ONNX Runtime's C API on values created once over the driver's memory. Arguments: MODEL
+// INPUT THREADS.
 #include <onnxruntime_c_api.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the drivers share. A driver prints the numbers of its first answer; then, for each number of
-// calls that it reads, it prints the seconds that so many calls took.
+// Code that the drivers share. A driver prints the numbers of its first answer. Then it reads
+// numbers of calls, and for each it prints the seconds that the calls took.
 #pragma once
 
 #include <chrono>

@@ -72,7 +72,7 @@ class Plan:
 
 
 class Results:
-    """The results in a file; only those of the current sources count. `path` None means no file.
+    """The results in a file; only results of the current sources count. `path` None means no file.
 
     A run may have been killed while writing, so lines that are not results are skipped.
     """
@@ -157,10 +157,10 @@ def _outcomes(
 
 
 def answer(outcome: Outcome) -> dict[str, Any]:
-    """Return a process's answer for a program, or the way it failed to answer."""
+    """Return a process's answer for a program, or a description of how it failed to answer."""
     if outcome.kind == OK:
         return {**outcome.value, "seconds": round(outcome.seconds, 2)}
-    # The judge catches all errors of programs, so any other error is the judge's own fault.
+    # The judge catches all errors of programs, so any other error is a fault of the judge.
     verdict = outcome.kind if outcome.kind in FAILURES else FOREIGN
     seconds = round(outcome.seconds, 2)
     return {"verdict": verdict, "where": "process", "what": outcome.detail, "seconds": seconds}
@@ -242,8 +242,8 @@ def reasons(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def undrawn(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the reasons why steps were refused because of dims, without the sizes in them, each
-    with its count."""
+    """Return the reasons why steps were refused because of dims, without their sizes, each with its
+    count."""
     refused = (reason for result in results for reason in result.get("undrawn", ()))
     return Counter(map(failures.normalised_of_dims, refused)).most_common()
 

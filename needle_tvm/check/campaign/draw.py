@@ -1,6 +1,6 @@
 """Draw random programs from the whole registry of ops; `judge.serve` draws one per seed.
 
-An op without a recipe or known attributes is applied to inputs like those of its own samples.
+An op without a recipe or known attributes is applied to inputs like its own samples.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
 from needle_tvm.check.campaign.recipes import BUILDERS
 
 _NAMES = sorted(REGISTRY)
-# Steps to draw; about two thirds of them are needed. Most of a program's time is LLVM's, which
-# grows with the program, so small programs find more in an hour.
+# Steps to draw; about two thirds of them are needed. LLVM takes most of a program's time, which
+# grows with the program, so small programs find more failures in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_WITH_DIMS = 10
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
@@ -51,24 +51,24 @@ def draw_with_dims(seed: int) -> Program:
 
 def _drawn(d: Drawer) -> Program:
     rng = d.rng
-    wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
+    length = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
     if d.gradient:  # gradients add about twice as many ops
-        wanted = max(_LENGTHS[0], wanted // 2)
+        length = max(_LENGTHS[0], length // 2)
     if d.dims is not None:  # LLVM also needs longer for code for many sizes
-        wanted = min(wanted, _MOST_WITH_DIMS)
+        length = min(length, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
             d.leaf(d.shape(), kind=INPUT)
     while True:
-        for _ in range(20 * wanted):
-            if len(d.steps) >= wanted:
+        for _ in range(20 * length):
+            if len(d.steps) >= length:
                 break
             with contextlib.suppress(Unfit, TraceError):  # a layer's steps so far stay
                 _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
             return _with_gradient(drawn) if d.gradient else drawn
-        wanted += _LENGTHS[0]
+        length += _LENGTHS[0]
 
 
 def _propose(d: Drawer) -> None:
@@ -128,8 +128,8 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
-    """Apply an op as one of its own samples does: with its attributes, on leaves of its shapes. Ops
-    with bodies are left out: bodies have no text, so only recipes draw them."""
+    """Apply an op as one of its own samples does, with the sample's attributes and leaves of its
+    shapes. Ops with bodies are left out: bodies have no text, so only recipes draw them."""
     if cls.has_bodies:
         return
     sample = d.rng.choice(list(cls.samples))

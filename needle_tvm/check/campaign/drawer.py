@@ -2,8 +2,8 @@
 
 `draw`, `layers` and `recipes` add steps to it. Values are computed along the way. So a step that an
 op refuses, or whose result leaves the range of numbers, is drawn again, as in NNSmith (Liu et al.,
-"NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023); an
-eager framework makes its solver unnecessary.
+"NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023). An
+eager framework needs no solver, which NNSmith uses to find valid steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from needle_tvm.frontend.bounds import widened
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
 _MOST_ELEMENTS = 1 << 13
-# Extents for the few programs whose rows and sums are longer than most rules are made for.
+# Extents for the few programs whose rows and sums are longer than most rules expect.
 _LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
 _MOST_OF_LARGE = 1 << 18
 _MOST_RANK = 5
@@ -93,13 +93,13 @@ class Drawer:
         sinks.sort(key=lambda value: -len(self._needed([value])))
         returned = sinks[: rng.randint(1, 6)] or self.values[-1:]
         if rng.random() < 0.3:
-            returned += rng.sample(self.values, 1)  # possibly shared, a leaf, or returned twice
+            returned += rng.sample(self.values, 1)  # may be shared, a leaf, or returned twice
         rng.shuffle(returned)
         needed = self._needed(returned)
         steps = [step for step in self.steps if any(id(value) in needed for value in step[2])]
         leaves = [v for v in self.values if v.leaf and (id(v) in needed or rng.random() < 0.02)]
         if not any(v.leaf and v.leaf.kind == INPUT for v in leaves):
-            leaves.insert(0, self.values[0])  # a model needs an input, if only to ignore it
+            leaves.insert(0, self.values[0])  # a model needs an input, even if it ignores the input
         leaves += self._whole(leaves, steps)
         numbers = {id(v): i for i, v in enumerate(leaves)}
         for _, _, results in steps:
@@ -245,7 +245,7 @@ class Drawer:
             str(i): {axis: n.expression for axis, n in enumerate(v.shape) if isinstance(n, Extent)}
             for i, v in enumerate(operands)
         }
-        for name, number in self._numbers.items():  # the code may mention it
+        for name, number in self._numbers.items():  # the code may mention the name
             named.append((name, np.zeros(number, "float32")))
             axes[name] = {0: symbols[name]}
         try:
@@ -276,7 +276,7 @@ class Drawer:
         return made[0]
 
     def _fits(self, graph: Graph) -> bool:
-        """Return whether no value in the graph is too large, as a product of two large ones is."""
+        """Return whether no value in the graph is too large, such as a product of large values."""
         specs = [spec for node in topological_order(graph.outputs) for spec in node.specs]
         return all(math.prod(spec.shape) <= 4 * self._most for spec in specs)
 

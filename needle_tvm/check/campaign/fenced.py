@@ -1,7 +1,8 @@
 """Arrays next to inaccessible pages, which the judges pass to compiled code.
 
-A kernel that reads past an array and drops the extra values computes the right numbers, until the
-array lies at the end of the process's memory. Next to such a page, the process dies at once.
+A kernel that reads past an array and drops the extra values computes the right numbers, unless the
+array lies at the end of the process's memory. Next to such a page, this read kills the process at
+once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 
 def fenced(array: np.ndarray[Any, Any], at_end: bool) -> np.ndarray[Any, Any]:
-    """Copy an array into memory that ends before an inaccessible page, or begins behind one."""
+    """Copy an array into memory that ends before an inaccessible page, or begins after one."""
     page = mmap.PAGESIZE
     inside = max(1, -(-array.nbytes // page)) * page
     region = mmap.mmap(-1, page + inside + page)

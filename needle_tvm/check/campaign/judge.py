@@ -45,7 +45,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     `request` has the program's `kind` and `seed`, or the program itself as `program`. `variants`,
     pairs of a stage and a number of threads, replaces the default VARIANTS, and `quick` leaves out
     LLVM's optimisations. The answer has the `verdict`, the place `where` it was reached (a stage
-    and its threads, "eager" or "trace"), `what` is wrong, the `program`, the names of its `ops`,
+    and its threads, "eager" or "trace"), the fault (`what`), the `program`, the names of its `ops`,
     the numbers of its `steps` and `dims`, and the reasons why steps were `undrawn` because of dims.
     """
     if "program" in request:
@@ -87,7 +87,7 @@ def judged(
     dims: Mapping[Any, Any] | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> tuple[str, str, str]:
-    """Return (where, verdict, text) for a model and its inputs, which `load` makes anew.
+    """Return (where, verdict, text) for a model and its inputs, which each call of `load` makes.
 
     The code is compiled at `variants`. With `dims`, it is also compared at the sizes of the inputs
     `others`. No compiled code stays in the cache.
@@ -151,7 +151,7 @@ def rerun(
     dims: Mapping[Any, Any] | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> int:
-    """End a failing program's script: print what is wrong; return 1 until it is fixed."""
+    """End a failing program's script: print the fault; return 1 until it is fixed."""
     return told(*judged(load, variants, dims, others))
 
 
@@ -196,7 +196,7 @@ def _compiled(
 
     The first inputs are passed unchanged, as strided views, and next to an inaccessible page (once
     ending and once beginning at the page). Inputs of other sizes are passed unchanged and ending at
-    the page. All calls but the first find used memory.
+    the page. All calls but the first run on memory that earlier calls have used.
     """
     first, *others = sized
     calls = [(first, first.tensors), (first, [_strided(tensor) for tensor in first.tensors])]

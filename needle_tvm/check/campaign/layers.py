@@ -204,7 +204,7 @@ def resized(d: Drawer) -> None:
 
 
 def products(d: Drawer) -> None:
-    """Add a matmul by weights of any rank, whose leading axes broadcast against the rows' axes."""
+    """Add a matmul by weights of any rank, with leading axes that broadcast against the rows'."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
     lead, terms = (
         [d.extent([1, 2, 3]) for _ in range(rng.randint(0, 2))],
@@ -261,7 +261,7 @@ def cells(d: Drawer) -> None:
 
 
 def loss(d: Drawer) -> None:
-    """Add a loss over the last axis: cross entropy, or against values of the same shape."""
+    """Add a loss over the last axis: cross entropy, or a loss against values of the same shape."""
     x, rng = d.floating(2), d.rng
     if x.shape[-1] == 0:
         return

@@ -31,8 +31,8 @@ from needle.ops._keys import Range
 class Leaf:
     """An array that the program starts with, drawn by `seed`.
 
-    Numbers are uniform in [low, high), with some `special` values if asked for; booleans are even.
-    An input's extent may be a text: an expression of the program's dims.
+    Numbers are uniform in [low, high), with some extreme values if `special`; both booleans are
+    equally likely. An input's extent may be a text: an expression of the program's dims.
     """
 
     kind: str
@@ -76,7 +76,8 @@ class Leaf:
 class Step:
     """An expression that makes `results` values.
 
-    {0}, {1} ... stand for its operands, which are numbers of values; leaves have the first numbers.
+    {0}, {1} ... stand for its operands, which are given by the numbers of their values. Leaves have
+    the first numbers.
     """
 
     expression: str
@@ -89,8 +90,8 @@ class Program:
     """Leaves, then steps that each make the next values, then the numbers of returned values.
 
     With `gradient`, the gradients with respect to these leaves are returned too: the gradients of
-    the sum of all returned floating-point values. `dims` are those of the inputs' extents; steps
-    use their names. `undrawn` are the reasons why steps were refused because of dims.
+    the sum of all returned floating-point values. `dims` are the dims of the inputs' extents; steps
+    use their names. `undrawn` holds the reasons why steps were refused because of dims.
     """
 
     leaves: tuple[Leaf, ...]
@@ -161,7 +162,7 @@ class Program:
         lines.append("        super().__init__()")
         for leaf, name in params:
             tensor = f"ndl.Tensor({leaf.expression()})"
-            # A buffer if the dtype has no gradient.
+            # It becomes a buffer if the dtype has no gradient.
             value = f"nn.Parameter({tensor})" if _is_float(leaf) else tensor
             lines.append(f"        {_attribute(name)} = {value}")
         lines.append(f"    def forward({', '.join(['self', *(name for _, name in inputs)])}):")

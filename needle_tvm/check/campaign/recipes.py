@@ -166,7 +166,7 @@ def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _matmul(d: Drawer, cls: type[Op]) -> bool:
-    """Add a matmul of any ranks from 1 on, broadcasting leading axes, or of a value by itself."""
+    """Add a matmul of any ranks from 1 on, with broadcast leading axes, or of a value by itself."""
     a, rng = _any(d, 1), d.rng
     terms = a.shape[-1]
     if len(a.shape) >= 2 and rng.random() < 0.2:
@@ -246,7 +246,7 @@ def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _pooled(d: Drawer, cls: type[Op]) -> bool:
-    """Add a pool whose windows fit into the image and consist of padding for at most one half."""
+    """Add a pool whose windows fit into the image and are at most half padding."""
     x, rng = image(d), d.rng
     kernel = tuple(rng.randint(1, min(4, n)) for n in x.shape[1:3])
     padding = tuple(rng.randint(0, k // 2) for k in kernel)
@@ -376,11 +376,11 @@ def _random(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _update(d: Drawer, cls: type[Op]) -> bool:
-    """Add an optimizer's step, with attributes of its samples and a state that is not negative."""
+    """Add an optimizer's step, with attributes of the op's samples and a non-negative state."""
     sample = d.rng.choice(cls.samples)
     op: Any = cls(**sample.attributes)
     param = d.floating()
-    shape, squares = list(param.shape), ("v", "v_max")  # at least the squares of the others
+    shape, squares = list(param.shape), ("v", "v_max")  # at least the squares of the other states
     like = [
         d.leaf(
             [] if name in op.numbers else shape,

@@ -39,7 +39,7 @@ def ordered(d: Drawer, cls: type[Op]) -> bool:
 
 
 def searchsorted(d: Drawer, cls: type[Op]) -> bool:
-    """Search in unrounded inputs: a value moved by rounding would belong elsewhere."""
+    """Search in unrounded inputs: a value changed by rounding would have another position."""
     dtype = d.float_dtype()
     shape = d.shape()
     lines = shape[:-1] if shape and d.rng.random() < 0.5 else []

@@ -1,6 +1,6 @@
 """The service that the campaign's processes are forked from: `judge.serve`, warmed up.
 
-Importing this module does once, for all programs, the imports and reads that a program needs.
+An import of this module does, once for all programs, the imports and reads that a program needs.
 """
 
 from __future__ import annotations

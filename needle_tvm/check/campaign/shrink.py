@@ -54,11 +54,16 @@ def _smaller(program: Program) -> Iterator[Program]:
     specs = _specs(program)
     if specs is None:
         return
-    made = _made(program)
+    step_results = _made(program)
     # An earlier result in place of the output; a leaf in place of a step's result.
     for number in program.outputs:
         step = next(
-            (s for s, results in zip(program.steps, made, strict=True) if number in results), None
+            (
+                s
+                for s, results in zip(program.steps, step_results, strict=True)
+                if number in results
+            ),
+            None,
         )
         for operand in () if step is None else step.operands:
             outputs = tuple(operand if o == number else o for o in program.outputs)
@@ -70,8 +75,8 @@ def _smaller(program: Program) -> Iterator[Program]:
     for index, step in enumerate(program.steps):
         if step.results == 1:
             for operand in step.operands:
-                if specs[operand] == specs[made[index][0]]:
-                    yield _pruned(_renamed(program, made[index][0], operand))
+                if specs[operand] == specs[step_results[index][0]]:
+                    yield _pruned(_renamed(program, step_results[index][0], operand))
     for i, leaf in enumerate(program.leaves):
         simpler = dataclasses.replace(leaf, kind=INPUT, special=False)
         if simpler != leaf:
@@ -166,12 +171,12 @@ def _renamed(program: Program, number: int, other: int) -> Program:
 
 def _pruned(program: Program) -> Program:
     """Return the program without the steps, leaves and dims that no output needs."""
-    made = _made(program)
+    step_results = _made(program)
     needed = {*program.outputs, *program.gradient}
-    for step, results in zip(reversed(program.steps), reversed(made), strict=True):
+    for step, results in zip(reversed(program.steps), reversed(step_results), strict=True):
         if needed & set(results):
             needed.update(step.operands)
-    kept = [i for i, results in enumerate(made) if needed & set(results)]
+    kept = [i for i, results in enumerate(step_results) if needed & set(results)]
     leaves = [i for i in range(len(program.leaves)) if i in needed]
     texts = [
         *(program.leaves[i].shape for i in leaves),
@@ -182,7 +187,7 @@ def _pruned(program: Program) -> Program:
             leaves.append(next(i for i, leaf in enumerate(program.leaves) if name in leaf.shape))
     if not any(program.leaves[i].kind == INPUT for i in leaves):
         leaves = [i for i, leaf in enumerate(program.leaves) if leaf.kind == INPUT][:1] + leaves
-    order = [*leaves, *(number for i in kept for number in made[i])]
+    order = [*leaves, *(number for i in kept for number in step_results[i])]
     numbers = {number: i for i, number in enumerate(order)}
     pruned = _renumbered(program, [program.leaves[i] for i in leaves], kept, numbers)
     return pruned.with_used_dims()

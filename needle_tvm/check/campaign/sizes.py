@@ -170,7 +170,7 @@ def names_in(texts: Iterable[Any]) -> set[str]:
 
 def tested(sizes: Sequence[Size]) -> list[dict[str, int]]:
     """Return the sizes at which a program is tested besides the example: all smallest sizes, all
-    largest ones, and some between. Names and bounds decide them."""
+    largest sizes, and some between, which the names and bounds of the dims determine."""
     rng = random.Random(repr(sizes))
     found: list[dict[str, int]] = []
     picks: list[Callable[[list[int]], int]] = [min, max, *[rng.choice] * _MIXED]

@@ -15,7 +15,7 @@ from needle_tvm.errors import MismatchError, TranslationError
 
 RIGHT, WRONG, REFUSED, FOREIGN = "right", "wrong", "refused", "foreign"
 
-# Errors that may refuse a program, each with a sentence. Any other error is a fault.
+# Errors by which a program may be refused; each carries a sentence. Any other error is a fault.
 REFUSALS = (TraceError, TranslationError, ShapeError, UnsupportedError)
 
 # Unscheduled loops run on one thread; their code is the same for any number.
@@ -24,8 +24,8 @@ _SHARES = (15, 15, 30, 40)  # percent of the programs that are compiled at only 
 
 
 def cheaper(seed: int) -> dict[str, Any]:
-    """Return request fields that make the answer faster: the program of a seed is compiled at one
-    variant, and LLVM optimises the code of only one program in six."""
+    """Return request fields that make the answer faster. With them, a seed's program is compiled at
+    one variant, and LLVM optimises the code of only one program in six."""
     rng = random.Random(f"variant {seed}")
     return {"variants": rng.choices(VARIANTS, _SHARES), "quick": rng.random() > 1 / 6}
 

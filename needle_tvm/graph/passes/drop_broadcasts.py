@@ -2,10 +2,10 @@
 
 Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
-- `op(x, b)` has the same shape as before; symbolic extents are those of both operands.
+- `op(x, b)` is known to have the same shape as before, symbolic extents included.
 
-After: `op(x, b)`. A bias is then read as one row. This also holds for work on parameters done once
-at load: with the broadcast, it would store the bias once per row of the batch.
+After: `op(x, b)`. A bias is then read as one row. This also matters for the work on parameters that
+is done once at load: with the broadcast, it would store the bias once per row of the batch.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Before: `multiply(y, s)`, where
 - `w`, `s` and `b` have static shapes, and `w` has two axes or more,
 - `s` and `b` vary along the last axis only, the axis of the output channels, and add no axes to the
   result; `s` adds no columns either,
-- if `s` is a constant, none of its numbers is so large or small that weights may overflow or
-  underflow although results would not,
+- if `s` is a constant, none of its numbers is so large or small that the weights may overflow or
+  underflow where the results would not,
 - nothing else reads `y` or the result of the matmul or convolution.
 
 After: the same matmul or convolution with `multiply(w, s)` as its weights, plus `multiply(b, s)`.

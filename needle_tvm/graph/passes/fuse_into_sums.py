@@ -5,10 +5,11 @@ Before: `y = call_tir(f, x)`, where
   some blocks convert the sum,
 - only this call reads `x`, and `x` is the result of a kernel of the pattern "injective" or below.
 
-After: `y = call_tir(g, x)`, where `g` is `f` with the pattern "reduction". TVM takes a function of
-such blocks for a matmul with an epilogue, and `FuseOps` fuses no earlier operators into a matmul:
-it would write the squares of a norm to memory and read them again. With the new pattern, operators
-after `y` are no longer fused into its kernel, but a sum is smaller than its operand.
+After: `y = call_tir(g, x)`, where `g` is `f` with the pattern "reduction". TVM classifies a
+function of such blocks as a matmul with an epilogue, and `FuseOps` fuses no earlier operators into
+a matmul: it would write the squares of a norm to memory and read them again. With the new pattern,
+operators after `y` are no longer fused into its kernel. This costs little, because a sum is smaller
+than its operand.
 """
 
 from __future__ import annotations

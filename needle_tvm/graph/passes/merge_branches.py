@@ -3,8 +3,8 @@
 Before: sums and differences of tensors of the same shape. Several of their terms are branches with
 the same `x`, or with equal permutations of one tensor as `x`:
 - `conv2d(x, w)` in the layouts NHWC and HWIO, where the static weights depend on parameters of the
-  function alone, and strides, groups and channels are the same. The largest window covers the
-  others: dilations are equal, unless a window is a single pixel, and its pixels include theirs,
+  function alone, and strides, groups and channels are the same. The largest window includes the
+  pixels of all other windows, and all dilations are equal, except that of a single-pixel window,
 - `multiply(x, s)`, where `s` has one number for each channel, or one for all, and depends on
   parameters and constants alone. The convolutions then keep the shape of `x`.
 Nothing else reads a branch, or a sum before the last one.
@@ -71,17 +71,19 @@ class _Merger(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         if call not in self._sums:
             return self.visit_expr_post_order(call)
-        found, emit = self._sums[call], self.builder_.emit
-        x, w = (self.visit_expr(each) for each in found.base.args)
-        factors = [self._factor(term) for term, _ in found.branches]
-        terms = [(term.sign, term.is_conv, place) for term, place in found.branches]
+        whole_sum, emit = self._sums[call], self.builder_.emit
+        x, w = (self.visit_expr(each) for each in whole_sum.base.args)
+        factors = [self._factor(term) for term, _ in whole_sum.branches]
+        terms = [(term.sign, term.is_conv, place) for term, place in whole_sum.branches]
         weights = self.builder_.emit_te(
             lambda *factors: merged(static_shape(w) or (), factors, terms),
             *factors,
             primfunc_name_hint="merge_branches",
         )
-        total = relax.Call(found.base.op, [x, weights], found.base.attrs, found.base.ty_args)
-        for term in found.others:
+        total = relax.Call(
+            whole_sum.base.op, [x, weights], whole_sum.base.attrs, whole_sum.base.ty_args
+        )
+        for term in whole_sum.others:
             other, add = self.visit_expr(term.tensor), term.sign > 0
             total = (relax.op.add if add else relax.op.subtract)(emit(total), other)
         return total
@@ -146,17 +148,17 @@ def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
         return value.args[0], tuple(map(int, value.attrs.axes or ()))
 
     def terms_of(call: Any) -> list[_Term]:
-        found, pending = [], [(call, None, 1)]
+        terms, pending = [], [(call, None, 1)]
         while pending:
             value, tensor, sign = pending.pop()
             of_right = _sign_of(value)
             if of_right is None:
-                found.append(_Term(tensor, sign, value))
+                terms.append(_Term(tensor, sign, value))
                 continue
             left, right = value.args
             pending.append((inner(right, call), right, sign * of_right))
             pending.append((inner(left, call), left, sign))
-        return found
+        return terms
 
     for tensor, call in values.items():
         if _sign_of(call) is None or str(call.ty.dtype) not in _DTYPES:
@@ -164,9 +166,9 @@ def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
         (reader, *more) = readers[tensor] or [None]
         if not more and _sign_of(reader) is not None and shape_of(reader) == shape_of(call):
             continue  # another addition follows
-        found = _merged_sum(terms_of(call), origins, permuted)
-        if found is not None:
-            yield call, found
+        merged_sum = _merged_sum(terms_of(call), origins, permuted)
+        if merged_sum is not None:
+            yield call, merged_sum
 
 
 def _sign_of(value: Any) -> int | None:

@@ -5,9 +5,10 @@ parameters alone, by itself or in a tuple; or it returns a value twice. A caller
 result would change the model, or another result.
 
 After: `main` returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
-first: LiftTransformParams, which computes work on parameters alone once, drops values that nothing
-in `main` reads, and returns the same memory at each call for the values that it keeps. The pass
-runs again last: folding and lifting treat the copy of a constant or a parameter as work to do once.
+first, because LiftTransformParams, which computes work on parameters alone once, drops values that
+nothing in `main` reads, and returns the same memory at each call for the values that it keeps. The
+pass runs again last, because folding and lifting treat the copy of a constant or a parameter as
+work to do once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from needle_tvm.tir.extents import own_variables
 
 
 def own_outputs(module: IRModule, target: Target) -> IRModule:
-    """Copy every result of `main` that another call, or another result, would share."""
+    """Copy every result of `main` that would share memory with another call or another result."""
     main = module["main"]
     body = main.body
     in_blocks = {

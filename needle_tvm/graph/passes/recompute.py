@@ -7,8 +7,8 @@ Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
 - `y` is not a result, and has several readers, all kernels of the pattern "injective" or below.
 
 After: each reader has its own `y`, so that `FuseOps` fuses `y` into all of them. A clipped
-gradient, which the averages of an optimizer read, is then never written. Arrays are read as often
-as before, and one array less is written.
+gradient, which the averages of an optimizer read, is then never written. The number of reads stays
+the same, and one array less is written.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class _Block:
         cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
         if not cheap:
             return list(bindings)
-        found: list[Any] = []
+        new_bindings: list[Any] = []
         for binding in bindings:
             value = binding.value
             again = {each: cheap[each] for each in self._inputs(value) if each in cheap}
             own = {each: relax.DataflowVar(each.name, each.ty) for each in again}
-            found += [relax.VarBinding(own[each], call) for each, call in again.items()]
+            new_bindings += [relax.VarBinding(own[each], call) for each, call in again.items()]
             if own:
                 fields = [own.get(each, each) for each in value.args[1].fields]
                 value = relax.call_tir(value.args[0], fields, out_ty=binding.var.ty)
                 binding = relax.VarBinding(binding.var, value)
-            found.append(binding)
-        return found
+            new_bindings.append(binding)
+        return new_bindings
 
     def _is_cheap(self, binding: Any) -> bool:
         variable, call = binding.var, binding.value

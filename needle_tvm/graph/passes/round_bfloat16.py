@@ -3,9 +3,9 @@
 Before: an expression of a scheduled PrimFunc is `Cast("bfloat16", x)`.
 
 After: x is rounded to bfloat16's precision, in float32, before the cast. TVM computes bfloat16 in
-float32, also in buffers that a function allocates, and so drops every cast except casts that write
-a parameter. Of these, casts of float32 are left alone. A wider x is rounded to odd on the way to
-float32, so that the result is rounded once.
+float32, also in buffers that a function allocates, so it drops every cast that does not write a
+parameter. A cast from float32 that writes a parameter is left alone. A wider x is rounded to odd on
+the way to float32, so that the result is rounded once.
 """
 
 from __future__ import annotations

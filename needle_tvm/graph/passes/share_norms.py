@@ -8,7 +8,7 @@ epsilon, where
   parameters alone.
 
 After: one norm `n` without scale and shift, and `add(matmul(n, g * w), b @ w)` for each matmul. So
-queries, keys and values with norms of their own share one norm, and their matmuls can be merged.
+queries, keys and values that had separate norms share one norm, and their matmuls can be merged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves permutations and reshapes behind elementwise operators.
+"""Moves permutations and reshapes to after elementwise operators.
 
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
@@ -10,7 +10,7 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
   batch, if the view has the same batch.
 The reshapes are of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
 (B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N).
-A concatenation may read several permutations in one order. On a CPU, a slice may read a
+A concatenation may read several permutations in the same order. On a CPU, a slice may read a
 permutation, or an image's view along channels. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
@@ -220,7 +220,7 @@ class _Reshaper(expr_functor.PyExprMutator):
 
 
 def _sink(module: IRModule, target: Target, view: Callable[[], _View]) -> IRModule:
-    slices = target_info(target).is_cpu  # on a GPU, no one has timed it
+    slices = target_info(target).is_cpu  # not timed on a GPU
     return rewrite(module, target, lambda module, *_: _Sinker(module, view(), slices))
 
 
@@ -286,7 +286,7 @@ class _Sinker(expr_functor.PyExprMutator):
         return self._view.again(view, sliced) if view.op == _PERMUTE else _reshaped(sliced, shape)
 
     def _concat(self, call: Any) -> Any:
-        """Return a concatenation of permutations in one order as one permutation."""
+        """Return a concatenation of permutations in the same order as one permutation."""
         parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
         views = [self._viewed(part) for part in parts]
         if not views or any(view is None or view.op != _PERMUTE for view in views):

@@ -3,9 +3,9 @@
 Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
 same values in the same order, and
 - the operand is a variable;
-- if the result leaves the block, it views a kernel's result that does not leave the block, neither
-  itself nor through another such view: a model's results share no memory with each other or with
-  its arguments.
+- if the result leaves the block, it views a kernel's result that does not leave the block itself or
+  through another such view: a model's results share no memory with each other or with its
+  arguments.
 
 After: the binding is a `reshape`, which the virtual machine executes without a copy. TVM's own
 `RewriteDataflowReshape` looks at functions only after scheduling, when it no longer recognises

@@ -2,8 +2,8 @@
 
 Before: an expression of a PrimFunc adds, subtracts, multiplies or divides integers read from data.
 
-After: calls of `tir.integers` do this, and TVM's simplifier does not look into them. For functions
-that are built by another path, the remaining arithmetic is replaced on that path.
+After: calls of `tir.integers` do this, and TVM's simplifier does not look into them. In functions
+that are built on another path, that path replaces the remaining arithmetic.
 """
 
 from __future__ import annotations

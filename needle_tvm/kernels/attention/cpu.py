@@ -1,11 +1,11 @@
 """softmax(q k^T * scale + mask) v as one kernel that never writes the scores to memory.
 
 A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer
-that stays in the core's cache, so that no online rescaling is needed (Dao et al.,
-"FlashAttention", 2022, need it for a GPU's registers). Queries lie side by side in vectors, so that
-maximum, exponential and sum need no operations across lanes. Both matmuls keep their accumulators
-in registers. Keys and values are read in place in any layout; only queries are transposed, one
-block at a time. The division by the sum of the exponentials comes last.
+that stays in the core's cache. So it needs no online rescaling, which Dao et al. ("FlashAttention",
+2022) need because of a GPU's registers. Queries lie side by side in vectors, so that maximum,
+exponential and sum need no operations across lanes. Both matmuls keep their accumulators in
+registers. Keys and values are read in place in any layout; only queries are transposed, one block
+at a time. The division by the sum of the exponentials comes last.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> Attenti
     lanes = target_info(target).lanes(dtype)
 
     def computed(queries: int) -> int:
-        """Return the queries that tasks of `queries` queries compute, past the end included."""
+        """Return the number of queries that tasks of `queries` queries compute, including queries
+        past the end."""
         return -(-shape.queries // queries) * queries
 
     queries = 2 * lanes

@@ -51,9 +51,9 @@ _TYPICAL = 512  # in place of symbolic queries and keys when tiles are chosen
 
 @dataclass(frozen=True)
 class _Kernel:
-    """The attention kernel of a kind of target: the dtypes it supports, the fewest queries that are
-    worth it, whether it needs the mask transposed, whether it fits a shape, and a function that
-    makes it from (shape, dtype, scale, inputs, elements, target)."""
+    """The attention kernel of a kind of target: the dtypes it supports, the fewest queries that
+    make it worthwhile, whether it needs the mask transposed, whether it fits a shape, and a
+    function that makes it from (shape, dtype, scale, inputs, elements, target)."""
 
     dtypes: tuple[str, ...]
     queries: int
@@ -77,7 +77,7 @@ def _on_cpu(
         tile = attention_tile(typical, dtype, target)
         return _of_symbolic(inputs, attention(shape, tile, dtype, scale, *elements(inputs)))
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
-    # The rows that an output projection reads: the layout of the result, without another copy.
+    # The layout of the result is the rows that an output projection reads, so nothing copies them.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
     sch.transform_layout(
         sch.get_sblock("attention"),
@@ -191,7 +191,7 @@ class _Fuser(Rewriter):
         return expr, 1.0
 
     def _is_scores(self, expr: Any) -> bool:
-        """Return whether `expr` is a matmul, scaled or not."""
+        """Return whether `expr` is a matmul, possibly scaled."""
         inner, _ = self._unscaled(expr, self.only_use(expr))
         return self._only_use(inner, "relax.matmul") is not None
 

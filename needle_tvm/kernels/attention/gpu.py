@@ -123,7 +123,7 @@ def attention(
         raise ValueError(f"attention of {shape}: no tile of it fits into shared memory")
 
     rows = (shape.batch * shape.queries, shape.heads * shape.values)
-    # Without these, buffers could begin anywhere in memory, and kernels would be told where.
+    # Without these, buffers could begin anywhere in memory, and kernels would take offsets.
     buffers = [tirx.decl_buffer(each.shape, str(each.dtype), each.op.name) for each in inputs]
 
     def write(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
@@ -307,7 +307,7 @@ class _Writer:
             with s.unroll(0, tile.near) as n:
                 self.top[i] = tirx.max(self.top[i], self.scores[i, n])
             self._across(self.top, i, tirx.max)
-            # A row without a score above -inf so far subtracts nothing.
+            # As long as all scores of a row are -inf, nothing is subtracted.
             low = self.top[i] == _const(-math.inf)
             largest = tirx.Select(low, _const(0), self.top[i])
             self.before[i] = tirx.exp(self.before[i] - largest)

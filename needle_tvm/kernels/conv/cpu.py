@@ -43,7 +43,9 @@ DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
 ROWS = "needle.rows"  # on the same block: [input rows per output row, input rows in a window]
 GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
 PLANES = "needle.planes"  # on the block that permutes the result to channels first (`write_planes`)
-ALIKE = "needle.alike"  # on the padded input: neighbours that lie all inside the image, or all out
+ALIKE = (
+    "needle.alike"  # on the padded input: neighbours that are all inside the image or all outside
+)
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
 _MOST_UNROLLED = 32
@@ -83,12 +85,13 @@ def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
 def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule a depthwise convolution of `kernels.conv.pack_conv` with its fused epilogue.
 
-    A depthwise convolution does so little with each input that copying would cost more than all the
-    rest. So the image's bounds are checked as each input is read. All channels of a few pixels come
-    before the next pixels, since memory is fetched in larger units than a tile's one vector.
-    Neighbouring pixels of a row read the same inputs in sequence: an input is loaded once and used
-    up before its register is needed again. The loop over the window's rows is not unrolled, since
-    LLVM would keep an input in a register until the next row reads it again.
+    A depthwise convolution does so little with each input that copying the inputs would cost more
+    than everything else. So the image's bounds are checked as each input is read. All channels of a
+    few pixels come before the next pixels, since memory is fetched in larger units than the one
+    vector of a tile. Neighbouring pixels of a row read the same inputs in sequence: an input is
+    loaded once, and its last use comes before its register is needed again. The loop over the
+    window's rows is not unrolled, since LLVM would keep an input in a register until the next row
+    reads it again.
     """
     _around_tiles(sch, tiles, target, knobs, DEPTHWISE)
     pixel, vector, (row, column) = _loops_of(sch, tiles)
@@ -160,8 +163,8 @@ def _around_tiles(
 
 def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule the tasks, their copies and the loops over tiles of a convolution whose result is
-    permuted to channels first (`write_planes`). A task computes one row of tiles after the other,
-    and permutes each while it is in the cache."""
+    permuted to channels first (`write_planes`). A task computes one row of tiles after another, and
+    permutes each row while it is in the cache."""
     tile = ConvTile(*(int(size) for size in sch.get(tiles).annotations[CONV]))
     copies = sch.get_producers(tiles)
     (result,) = sch.get_producers(planes)
@@ -221,8 +224,9 @@ def _vectorize_rows(sch: Schedule, block: Any, target: Target) -> None:
 
 
 def _inlined(sch: Schedule, copy: Any) -> bool:
-    """Inline a copy that pads the image with zeros, and return whether it was inlined. It is not
-    if it also pads the last vector of channels: its lanes would have to be checked one by one."""
+    """Inline a copy that pads the image with zeros, and return whether it was inlined. A copy that
+    also pads the last vector of channels is not inlined: its lanes would have to be checked one by
+    one."""
     alike = int(sch.get(copy).annotations[ALIKE]) > 1
     if alike:
         sch.compute_inline(copy)

@@ -33,7 +33,7 @@ _CACHE = 128 << 10
 _COPY = 4  # cost of copying an element, in multiply-adds, if it stays in that cache
 _FAR = 3  # factor on that cost if it does not
 
-# If the weights exceed what a core's cache keeps from one strip to the next, they are fetched again
+# If a core's cache cannot keep the weights from one strip to the next, they are fetched again
 # for each strip, at this cost per element, in multiply-adds.
 _KEPT = 512 << 10
 _FETCH = 8
@@ -69,13 +69,14 @@ def conv_tile(
 ) -> ConvTile:
     """Return the register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
-    It is the tile with the least estimated time of all that fit the registers: a partly filled last
-    tile costs as much as a full one, and with few accumulators, each waits for the others. If
-    `group`, the number of output channels of a group, is given, the tile's channels divide it.
-    `step` is the number of bytes from one input pixel to the next: the tile's pixels are read side
-    by side, so it has no more of them than the L1 cache keeps. With `overlapping`, neighbouring
-    pixels read the same inputs within one unrolled step. LLVM keeps these inputs in registers too,
-    so half of the registers are left to it.
+    Of all tiles that fit the registers, it is the one with the least estimated time. In this
+    estimate, a partly filled last tile costs as much as a full one, and a tile with few
+    accumulators waits for the latency of its multiply-adds. If `group`, the number of output
+    channels of a group, is given, the tile's channels divide it. `step` is the number of bytes from
+    one input pixel to the next: the tile's pixels are read side by side, so a tile has no more
+    pixels than the L1 cache keeps. With `overlapping`, neighbouring pixels read the same inputs
+    within one unrolled step. LLVM keeps these inputs in registers too, so half of the registers are
+    left to LLVM.
     """
     return _best_tile(output, terms, dtype, target, group, step, overlapping)[1]
 
@@ -141,7 +142,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
 
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
-    """Return the numbers of channels that fill a vector of some length, in ascending order."""
+    """Return the numbers of channels that fill a vector of any length, in ascending order."""
     lanes = target_info(target).lanes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
@@ -178,7 +179,8 @@ def depthwise_tile(
 
 
 def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (images, rows, columns) of at most `most` pixels; several images only if whole."""
+    """Yield (images, rows, columns) of at most `most` pixels, with several images only if they are
+    whole."""
     for height in range(1, min(rows, most) + 1):  # ties go to the first: pixels side by side
         for span in range(1, min(columns, most // height) + 1):
             whole = height == rows and span == columns
@@ -195,8 +197,8 @@ def fetching(weights: float, item: int) -> float:
 @dataclass(frozen=True)
 class Copied:
     """The input that tasks copy for themselves. For `rows` rows of output they copy
-    `(rows - 1) * step + window` rows of `elements` of `item` bytes each. With `shared`, tasks copy
-    only the channels that they read.
+    `(rows - 1) * step + window` rows of `elements` elements of `item` bytes. With `shared`, tasks
+    copy only the channels that they read.
     """
 
     step: int
@@ -206,8 +208,8 @@ class Copied:
     shared: bool
 
     def size(self, rows: int, chunks: int) -> float:
-        """Return the elements that a task copies for `rows` output rows and 1 / `chunks` of the
-        panels."""
+        """Return the number of elements that a task copies for `rows` output rows and 1 / `chunks`
+        of the panels."""
         whole = ((rows - 1) * self.step + self.window) * self.elements
         return whole / chunks if self.shared else whole
 
@@ -222,7 +224,8 @@ def tasks(
     *,
     whole_pixels: bool,
 ) -> tuple[int, int]:
-    """Return (chunks of the panels, strips of the rows): the equal parts that `cores` finish first.
+    """Return (chunks of the panels, strips of the rows): the equal parts that `cores` cores finish
+    in the least time.
 
     `counts` are panels, tiles of images and tiles of rows; `work` is the number of all
     multiply-adds; `weights` is the number of weights and the bytes of each. Small tasks copy more

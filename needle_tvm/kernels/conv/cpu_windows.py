@@ -12,7 +12,7 @@ and a maximum over their columns, which reads only that row:
 
     for z in vectors: for j: p[y, z] = max(p[y, z], row[z * 2 + j])
 
-No element checks whether it is inside the image, all loads are contiguous, and the rows that
+No element is checked against the bounds of the image, all loads are contiguous, and the rows that
 windows share are combined once. Strided elements of a row are selected from whole vectors.
 """
 
@@ -107,7 +107,7 @@ def windows(block: Any, target: Target) -> Nests | None:
 def _gains(seen: _Windows) -> bool:
     """Return whether the rewritten nest is faster than computing each window by itself.
 
-    Without padding, compilers vectorise separate windows well; and a row that is stored and then
+    Without padding, compilers vectorise separate windows well, while a row that is stored and then
     read at other positions stalls the processor.
     """
     size = item_bytes(str(seen.found.result.dtype))

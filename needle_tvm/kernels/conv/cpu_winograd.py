@@ -2,8 +2,8 @@
 
 Each transform takes a vector of channels of one tile at a time. It loads all pixels of the tile,
 transforms them along one axis, then along the other, and stores them. The loops over a tile are
-unrolled, so that the row of the transform that an element needs is known when the code is
-generated: its coefficients are constants, and zeros among them cost nothing.
+unrolled, so that the code generator knows which row of the transform an element needs: the row's
+coefficients are constants, and zeros among them cost nothing.
 """
 
 from __future__ import annotations

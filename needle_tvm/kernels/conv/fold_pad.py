@@ -4,7 +4,7 @@ Before: `conv2d(pad(x), w)`, or `conv2d(permute_dims(pad(x)), w)`, in the layout
 where `pad` puts zeros only around rows and columns.
 
 After: `conv2d(x, w)` with this padding added to its own. Networks with TensorFlow's "same" padding,
-with one zero more below and on the right, have this form.
+which has one more zero below and on the right, have this form.
 """
 
 from __future__ import annotations

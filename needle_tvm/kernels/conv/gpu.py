@@ -16,7 +16,7 @@ from needle_tvm.kernels.rule import rule
 from needle_tvm.tir import nests
 
 _THREADS = 128  # threads per block: windows need few registers, and small blocks give many of them
-_MOST_TERMS = 256  # longer sums are worth several threads each, unless there are enough results
+_MOST_TERMS = 256  # longer sums deserve several threads each, unless there are enough results
 _ENOUGH = 1 << 16  # results that keep a large GPU busy with one thread each
 
 

@@ -3,7 +3,7 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO with groups, where
 - `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
 - the convolution is not depthwise: a group has more than one channel of input or of output,
-- a group's output channels fill so little of a vector that also multiplying by zeros is faster.
+- a group's output channels fill so little of a vector that multiplying by extra zeros is faster.
 
 After: a convolution of fewer groups, or of one. Its weights are zero between channels that were in
 different groups before. An infinity or NaN in one input channel makes the results of all groups
@@ -72,8 +72,8 @@ def merged_at_best(
 
 
 def merged(w: te.Tensor, count: int, outputs: int) -> te.Tensor:
-    """Return weights with each `count` groups of `outputs` output channels merged: (kh, kw, C, N)
-    -> (kh, kw, count * C, N)."""
+    """Return weights in which every `count` groups of `outputs` output channels are merged:
+    (kh, kw, C, N) -> (kh, kw, count * C, N)."""
     *window, inputs, n = (int(extent) for extent in w.shape)
 
     def element(y: Any, z: Any, c: Any, channel: Any) -> Any:

@@ -110,7 +110,7 @@ class _ConvPacker(Packer):
         return self.is_parameter_work(w) or pixels >= _FEWEST_PIXELS
 
     def _planes(self, x: Any) -> Any:
-        """Return the (B, C, H, W) tensor of few channels of which `x` is a permutation, or None."""
+        """Return the (B, C, H, W) tensor of few channels that `x` permutes, or None."""
         value = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not is_op(value, "relax.permute_dims"):
             return None

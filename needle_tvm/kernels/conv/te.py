@@ -128,35 +128,35 @@ def _padded(
 ) -> Callable[..., Any]:
     """Return a function (image, row, column, group, channel) -> element of `x`, zero outside it.
 
-    `reach` says how far images, rows, columns and channels are read. `x` itself is read if all of
-    these lie inside it and there is one group. A copy of several groups is laid out group by group:
-    pixels of a few channels among hundreds would map to the same sets of the cache.
+    `reach` says how far images, rows, columns and channels are read. If all of them lie inside `x`
+    and there is one group, `x` itself is read. A copy of several groups is laid out group by group,
+    because pixels of a few channels among hundreds would map to the same sets of the cache.
     """
     batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in channels.order)
-    each = count if channels.depthwise else channels.inputs
+    group_channels = count if channels.depthwise else channels.inputs
     top, left = before
 
     def seen(b: Any, y: Any, z: Any, g: Any, c: Any) -> Any:
-        channel = c if each == count else g * each + c
+        channel = c if group_channels == count else g * group_channels + c
         return x(b, channel, y, z) if channels.planar else x(b, y, z, channel)
 
     ends = zip(reach[1:], (height, width, count), strict=True)
     more_images = isinstance(batch, int) and reach[0] > batch
     sized = is_static((height, width)) and not more_images
     inside = sized and all(end <= e for end, e in ends)
-    if inside and not (top or left) and each == count:
+    if inside and not (top or left) and group_channels == count:
         return seen
 
     def position(b: Any, y: Any, z: Any, g: Any, c: Any) -> tuple[Any, ...]:
         """Return the index in the copy."""
         if channels.planar:
             return b, c, y, z
-        return (b, y, z, c) if each == count else (b, g, y, z, c)
+        return (b, y, z, c) if group_channels == count else (b, g, y, z, c)
 
     def element(*at: Any) -> Any:
         if channels.planar:
             (b, c, y, z), g = at, 0
-        elif each == count:
+        elif group_channels == count:
             (b, y, z, c), g = at, 0
         else:
             b, g, y, z, c = at
@@ -169,8 +169,10 @@ def _padded(
             tirx.all(*conditions), seen(b, y - top, z - left, g, c), tirx.const(0, x.dtype)
         )
 
-    alike = 1 if channels.planar or reach[3] > count else each
-    extents = position(*reach[:3], count // each, each if each < count else reach[3])
+    alike = 1 if channels.planar or reach[3] > count else group_channels
+    extents = position(
+        *reach[:3], count // group_channels, group_channels if group_channels < count else reach[3]
+    )
     if not is_static(x.shape):
         extents = tuple(map(expr_of, extents))
     padded = te.compute(extents, element, name="padded", attrs={ALIKE: alike})

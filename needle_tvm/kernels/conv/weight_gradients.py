@@ -6,11 +6,11 @@ the gradient `g` (B, Y, Z, N) with respect to the convolution's output.
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). Convolutions have fast kernels. An output pixel of this convolution is a tap of the
-original, so strides and dilation change places. Taps that meet only padding are zeros that are not
-computed, and an infinite gradient that meets only padding makes no NaN.
+original, so strides and dilation are exchanged. The results of taps that meet only padding are
+zeros and are not computed, and an infinite gradient that meets only padding makes no NaN.
 
-A sum over many pixels is computed in parts, as groups of the batch, which are then added: the error
-of adding n float32 products one after the other grows with n.
+A sum over many pixels is computed in parts, as groups of the batch, which are then added, because
+the error of adding n float32 products one after another grows with n.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Rewriter(Rewriter):
             weights = emit(op.reshape(weights, (y, z, parts, batch // parts, n)))
             weights = emit(op.permute_dims(weights, [0, 1, 3, 2, 4]))
             weights = emit(op.reshape(weights, (y, z, batch // parts, parts * n)))
-        found = emit(
+        convolved = emit(
             op.nn.conv2d(
                 emit(op.permute_dims(x, [3, 1, 2, 0])),
                 weights,
@@ -85,15 +85,15 @@ class _Rewriter(Rewriter):
         )
         if parts > 1:
             kept = [side.end - side.first for side in sides]
-            found = emit(op.reshape(found, (images[3], *kept, parts, result[3])))
-            found = emit(op.sum(found, axis=3))
-        found = op.permute_dims(found, [1, 2, 0, 3])
+            convolved = emit(op.reshape(convolved, (images[3], *kept, parts, result[3])))
+            convolved = emit(op.sum(convolved, axis=3))
+        convolved = op.permute_dims(convolved, [1, 2, 0, 3])
         widths = [
             count
             for side, taps in zip(sides, result[:2], strict=True)
             for count in (side.first, taps - side.end)
         ]
-        return op.nn.pad(emit(found), [*widths, 0, 0, 0, 0]) if any(widths) else found
+        return op.nn.pad(emit(convolved), [*widths, 0, 0, 0, 0]) if any(widths) else convolved
 
     def _geometry(self, call: Any) -> list[int] | None:
         """Return stride, padding and dilation of the convolution; None if `call` is not such a

@@ -5,7 +5,7 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone, and `x` does not,
 - images, rows and columns may be symbolic; no extent is 0, both are float32 or both float64, and
   the input and output channels fill vectors,
-- the multiplications saved are worth the cost of the transforms and of larger weights
+- the saved multiplications outweigh the cost of the transforms and of larger weights
   (`tile_size`), and the transformed image is not very large. For a symbolic batch, the decision
   assumes the geometric mean of its bounds; for symbolic rows or columns, it assumes a large image,
   since small images take little time either way.
@@ -14,7 +14,7 @@ After: `output(matmul(input(x), weight(w)))`. With a = m + 2, `input` transforms
 of the image into a x a numbers for each tile and channel, and `output` transforms the results of
 the a * a matmuls into m x m results (`winograd_te`). Elementwise ops after the convolution are
 fused into `output`. `weight` is work on parameters, which `LiftTransformParams` moves out of
-`main`. The matmuls are like those of dense layers: `pack_weights` packs them.
+`main`. `pack_weights` packs the matmuls' weights, as for dense layers.
 
 With m = 2 a result is as exact as the direct sum. With m = 4 the transforms have larger
 coefficients, and the rounding error is about three times as large.
@@ -36,8 +36,8 @@ from needle_tvm.target.info import target_info
 
 _DTYPES = ("float32", "float64")
 
-# The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
-# again, often by another core. On Zen 4 it is 13 to 30, less for larger images.
+# The cost of a transformed number, in multiply-adds of a matmul: the number is computed, written,
+# and read again, often by another core. On Zen 4 the cost is 13 to 30, less for larger images.
 _TRANSFORM = 20
 
 # The cost of waiting for all cores twice more, between the transforms and the matmuls: 5 us.
@@ -80,7 +80,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 
 
 def transformed_bytes(m: int, output: tuple[int, int, int, int], channels: int, item: int) -> int:
-    """Return the bytes of the transformed image or of its products, whichever are more."""
+    """Return the bytes of the transformed image or of its products, whichever is larger."""
     batch, rows, columns, n = output
     tiles = Tiling(m, batch, (rows, columns), (0, 0)).tiles
     return tiles * _numbers(m) * max(channels, n) * item

@@ -5,7 +5,7 @@ convolutional neural networks", CVPR 2016, section 4):
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 
-The middle is summed over the input channels, which makes it a * a matmuls.
+The product in the middle is summed over the input channels, which makes it a * a matmuls.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _alike(shape: Sequence[Any]) -> list[Any]:
 
 
 def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:
-    """Return a row of `matrix` times the vector of `value`; when loops are unrolled, the row is
-    constant."""
+    """Return the product of a row of `matrix` and the vector of `value`. When loops are unrolled,
+    the row is constant."""
     *others, last = (_sum(coefficients, value, dtype) for coefficients in matrix)
     for number, each in reversed(list(enumerate(others))):
         last = tirx.if_then_else(row == number, each, last)

@@ -63,8 +63,8 @@ class _Rewriter(Rewriter):
         return enough and math.prod(shape) * item_bytes(dtype) >= _LARGE
 
     def _is_of_conv(self, value: Any, shape: tuple[int, ...]) -> bool:
-        """Return whether `value`, of a shape, is a convolution, perhaps with elementwise operators
-        after it."""
+        """Return whether `value`, of this shape, is a convolution, perhaps with elementwise
+        operators after it."""
         while value is not None and getattr(value, "op", None) in (*UNARY, *BINARY):
             operands = value.args[: 1 if value.op in UNARY else 2]
             before = [each for each in operands if static_shape(each) == shape]

@@ -35,7 +35,7 @@ DENSE = "needle.dense"  # block annotations: [rows, columns] of the register til
 PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
-LATENCY = 8  # cycles: multiply-adds that begin before the first one ends
+LATENCY = 8  # multiply-adds that begin before the first one ends
 _IDLE = 0.05  # idle fraction of the cores' time that is accepted for fewer parts
 _MANY_ROWS = 64  # assumed for a symbolic number of rows when panels are chosen
 _SHARED_SUM = 1 << 17  # terms that are worth a second pass over the results
@@ -67,9 +67,9 @@ DENSE_VARIANTS = tuple(  # without measurements, the first is used
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     """Return the register tile of an (m, k) @ (k, n) matmul whose slowest core finishes first.
 
-    A tile reads from all its rows in turn, and has no more rows than the L1 cache keeps. Ties go to
-    the tile whose weights are read by the fewest cores, then to the one whose weights are read
-    least often, then to the most arithmetic per load, then to the smallest tile.
+    A tile reads from all its rows in turn, and has no more rows than the L1 cache keeps. Of equally
+    fast tiles, take the one whose weights are read by the fewest cores, then the one whose weights
+    are read least often, then the one with the most arithmetic per load, then the smallest.
     """
     cores = target_info(target).cores
     lanes = target_info(target).lanes(dtype)
@@ -106,8 +106,8 @@ def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
-    """Return the number of parts to cut `blocks` of rows into: the fewest parts that, times
-    `panels`, make tasks that leave the cores idle for at most a twentieth of their time."""
+    """Return the number of parts to cut `blocks` of rows into. It is the smallest number that,
+    times `panels`, makes tasks that leave the cores idle for at most a twentieth of their time."""
 
     def idle(parts: int) -> float:
         tasks = panels * parts
@@ -166,7 +166,7 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 
 def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
     """Return whether a tile computed next to its reader would end within a vector. This happens if
-    the only panel is wider than the result and blocks of the result's shape precede the last one.
+    the only panel is wider than the result and blocks of the result's shape precede the last block.
 
     `dots.BF16_PAIRS` is an instruction for whole vectors.
     """
@@ -229,8 +229,8 @@ def _tiled(
 
 
 def _share_sum(sch: Schedule, tiles: Any, accumulators: int, cores: int, knobs: DenseKnobs) -> bool:
-    """Let the cores share the reduction axis of long sums if there are too few results to share
-    out; return whether they do. If so, `tiles` then adds the cores' partial sums."""
+    """Let the cores share the reduction axis of long sums if there are too few results for all
+    cores; return whether they share it. If so, `tiles` then adds the cores' partial sums."""
     *counts, _, _, k = sch.get_loops(tiles)
     results = math.prod(extent(sch, loop) for loop in counts)
     if results > cores // 2 or block_work(sch, tiles) < _SHARED_SUM:

@@ -11,8 +11,7 @@ nest by the number of rows:
     elif m <= 8, or m > 11 and tiles of 8 rows have fewer spare rows than those of 11: ...
     else: nest of tiles of 11 rows
 
-Each nest is the one that `dense` would write for a static number of rows that does not fill the
-last tile.
+`dense` would write the same nest for a static number of rows that does not fill the last tile.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     *batch, _, panels, _, columns = buffer.shape
     blocks = tirx.floordiv(m - 1, rows) + 1
     shape = [*batch, blocks, panels, tirx.const(rows, "int64"), columns]
-    made = tirx.decl_buffer(shape, buffer.dtype, buffer.name)
+    new_buffer = tirx.decl_buffer(shape, buffer.dtype, buffer.name)
     spatial = [each for each in tiles.iter_vars if each.iter_type == nests.SPATIAL]
     new = [nests.axis(each.var.name, each.dom.extent, each.iter_type) for each in tiles.iter_vars]
     at = len(spatial) - 4
@@ -151,9 +150,9 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
             return load
         *outer, block, panel, row, column = load.indices
         number = simplified(block * old + row)
-        return made[tuple([*outer, number // rows, panel, number % rows, column])]
+        return new_buffer[tuple([*outer, number // rows, panel, number % rows, column])]
 
-    own = made[tuple(place)]
+    own = new_buffer[tuple(place)]
 
     def own_sum(load: Any) -> Any:
         return own if load.source.same_as(buffer) else load
@@ -164,8 +163,8 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     nest = nests.nest(
         new,
         tiles.name_hint,
-        tirx.BufferStore(made, value, place),
-        tirx.BufferStore(made, tiles.init.value, place),
+        tirx.BufferStore(new_buffer, value, place),
+        tirx.BufferStore(new_buffer, tiles.init.value, place),
         notes,
     )
     root = function.body.block
@@ -180,7 +179,7 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
             changed.append(nests.nest(block.iter_vars, block.name_hint, store))
         else:
             changed.append(statement)
-    return nests.with_root(function, changed, [made], dropped=[buffer])
+    return nests.with_root(function, changed, [new_buffer], dropped=[buffer])
 
 
 def _simplified(load: Any) -> Any:

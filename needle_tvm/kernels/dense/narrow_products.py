@@ -51,8 +51,8 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
 
 def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
-    """Return whether `call` is a matmul or convolution that the pass handles, whatever the dtypes
-    of its operands; `dtypes` are the dtypes allowed for its result."""
+    """Return whether `call` is a matmul or convolution that the pass handles. `dtypes` are the
+    dtypes allowed for its result; its operands may have any dtype."""
     if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
     if is_op(call, "relax.matmul"):
@@ -225,7 +225,8 @@ def conv(x: te.Tensor, w: te.Tensor, call: Any, note: dict[str, Any]) -> te.Tens
 
 
 def rounded_to(x: te.Tensor, bits: int) -> te.Tensor:
-    """Round float32 x to `bits` significant bits, to nearest, ties to even; NaN stays NaN."""
+    """Round float32 x to the nearest number of `bits` significant bits, ties to even; NaN stays
+    NaN."""
     dropped = _FLOAT32_BITS - bits
 
     def constant(value: int) -> Any:

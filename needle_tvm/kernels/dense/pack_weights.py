@@ -4,8 +4,8 @@ Before: `matmul(x, w)`, where
 - both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices in both,
   (..., M, K) and (..., K, N),
 - `x` does not depend on parameters of the function alone,
-- `w` does, or at least four rows of `x` are multiplied by it, so that packing it in every call pays
-  off,
+- `w` depends on parameters alone, or at least four rows of `x` are multiplied by it, so that
+  packing it in every call pays off,
 - both are float32 or both float64, and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
@@ -127,7 +127,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
         place = (*at[:-1], panel * columns + at[-1])
         if n % columns == 0:
             return value(*place)
-        # The panel's condition comes first: in whole panels, no lane of a vector is checked.
+        # The panel's condition comes first, so that no lane of a vector is checked in whole panels.
         whole = (panel + 1) * columns <= n
         return tirx.if_then_else(whole, weight(*place), value(*place))
 

@@ -68,7 +68,7 @@ def loops(sch: Schedule, target: Target) -> None:
 
 
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
-    """Return the outermost loops, as many as give each core its share.
+    """Return as many outermost loops as are needed to give each core a share.
 
     The other loops stay separate: recovering the indices of a fused loop costs a division for every
     value.
@@ -99,8 +99,8 @@ def _vectors_last(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> 
 def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
     """Tile a transposition (a block that reads along one axis and writes along another) in squares.
 
-    Each cache line that a tile touches is used up before the next tile's lines are loaded. Returns
-    the loops outside the tiles; empty if the block is not a transposition.
+    A tile uses all elements of its cache lines before the next tile's lines are loaded. Returns the
+    loops outside the tiles; empty if the block is not a transposition.
     """
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
@@ -111,7 +111,7 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     outer, inner = sch.split(crossing, [None, vector_side(sch, crossing, lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
-    # The operand's rows are read in order, since caches prefetch along it.
+    # The operand's rows are read in order, since caches prefetch along this axis.
     around.insert(len(around) - rows, rest)
     sch.reorder(*around, inner, vector)
     sch.vectorize(vector)
@@ -166,7 +166,7 @@ def _partial_results(
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return spatial  # a custom reducer: terms are added one after the other
+        return spatial  # a custom reducer: terms are added one after another
     vector = sch.get_loops(partial)[-1]
     if spatial:
         sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)

@@ -4,7 +4,7 @@
         y[i * 16 + lane] = x[i * 16 + lane - 5] if i * 16 + lane >= 5 else z[i * 16 + lane]
 
 reads lane by lane, since neighbours come from different tensors, as in concatenated and rolled
-tensors. It becomes
+tensors. The loop becomes
 
     for lane in vectorized(5): y[lane] = z[lane]
     for i in range(32): for lane in vectorized(16): if i * 16 + lane < 507:
@@ -36,24 +36,24 @@ def split_loops(function: PrimFunc) -> PrimFunc:
 
 
 def cuts(block: Any, lanes: int) -> list[int]:
-    """Return the places along the last axis of a block where the form of its element changes, if
-    the axis is to be vectorised by `lanes`: in ascending order, without the ends."""
+    """Return the places along the last axis of a block where the form of its element changes, in
+    ascending order and without the ends, if the axis is to be vectorised by `lanes`."""
     if not isinstance(block.body, NODES.store) or not block.iter_vars:
         return []
     axis = block.iter_vars[-1]
     if not isinstance(axis.dom.extent, tirx.IntImm):
         return []
     position, end = axis.var, int(axis.dom.extent)
-    found: set[int] = set()
+    places: set[int] = set()
     for choice in _choices(block.body):
         condition, *arms = _parts(choice)
         if all(nodes_in(arm, NODES.load) for arm in arms):
             for comparison in _comparisons(condition, position) or ():
-                found |= _changes(comparison, position, end)
+                places |= _changes(comparison, position, end)
     for division in _divisions(block.body, position):
         if int(division.b) >= lanes:
-            found |= _multiples(division, position, end)
-    return sorted(found) if len(found) < _MOST else []
+            places |= _multiples(division, position, end)
+    return sorted(places) if len(places) < _MOST else []
 
 
 def _choices(root: Any) -> list[Any]:
@@ -75,7 +75,7 @@ def _parts(choice: Any) -> tuple[Any, Any, Any]:
 
 def _comparisons(condition: Any, position: Any) -> list[Any] | None:
     """Return the comparisons in a condition that depends on `position` alone; None if one of them
-    is not linear in it, so that it may change its outcome more than once."""
+    is not linear in `position`, so that its outcome may change more than once."""
     if variables_of(condition) != {position} or nodes_in(condition, NODES.load):
         return None
     found = [each for kind in NODES.comparisons for each in nodes_in(condition, kind)]
@@ -91,7 +91,7 @@ def _at(expr: Any, position: Any, place: int) -> int:
 
 
 def _changes(comparison: Any, position: Any, end: int) -> set[int]:
-    """Return the place from which a linear comparison has another outcome than at 0, if any."""
+    """Return the place, if any, from which a linear comparison has a different outcome from 0."""
     low, high = 0, end - 1
     first = _at(comparison, position, low)
     if _at(comparison, position, high) == first:

@@ -24,8 +24,8 @@ If the end is symbolic, the last elements are computed one by one:
         if i * 16 <= n - 16: for lane in vectorized(16): y[i * 16 + lane] = ...
         else: for lane in range(n - i * 16): y[i * 16 + lane] = ...
 
-A rule may ask for the same for all blocks of a tile: in a loop `for t` over tiles with annotation
-`ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
+A rule may ask for the same rewrite of all blocks of a tile: in a loop `for t` over tiles with the
+annotation `ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
 
 No schedule primitive does this, so it is applied to functions after they are scheduled.
 """
@@ -154,8 +154,8 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
     """Return whether a block reads one of the function's own buffers at quotients or remainders
-    that change within a vector. Under a condition, TVM 0.27 would find no bounds for them, and keep
-    the loops' variables in the buffer's extents."""
+    that change within a vector. Under a condition, TVM 0.27 would find no bounds for these indices,
+    and would keep the loops' variables in the buffer's extents."""
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     along = {axis.var for axis, value in axes if lane in variables_of(value)}
     own = (load for load in loads_in(realize.block) if load.source not in parameters)

@@ -3,8 +3,8 @@
 The columns of a recurrent weight give the pre-activations of a cell's gates, side by side. The next
 state of a unit needs the pre-activations of all its gates. So a panel of the packed weight holds
 all gates of the same units, and a tile of sums in registers turns directly into the cell's outputs.
-As separate kernels, the product would write all sums before the first is read, and in a loop the
-threads would wait for each other between the two.
+With separate kernels, the product would write all sums before the first sum is read, and in a loop
+the threads would wait for each other between the two kernels.
 
 `fuse_gates` finds such products in the body of a loop.
 """
@@ -36,7 +36,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _MOST_GATES = 8
-_SOME = 16  # rows, in place of a symbolic batch whose size makes no difference
+_SOME = 16  # rows, in place of a symbolic batch where its size makes no difference
 _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
 
 
@@ -53,8 +53,8 @@ def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) 
     """Return a tile of one vector of units for some rows of a batch of at least one.
 
     The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
-    The number of rows lies between half of the most that fit and all of them. It is the number that
-    wastes the fewest rows in the last tile; among equals, the largest.
+    The number of rows lies between half of the largest number that fits and this number. It is the
+    number that wastes the fewest rows in the last tile; among equals, the largest.
     """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
@@ -72,7 +72,8 @@ def gates_tiles(
     least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
 ) -> list[GatesTile]:
     """Return the tiles for a symbolic batch within these bounds, fewest rows first. A few rows have
-    a tile of their own size; more rows use the tile that covers them with the fewest to spare."""
+    a tile of exactly their size; more rows use the tile that covers them with the fewest spare
+    rows."""
     largest = _most_rows(target, gates)
     rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
     fitting = sorted(each for each in rows if each <= largest)
@@ -125,8 +126,9 @@ class PackGates(Op):
 
 @dataclass(frozen=True, eq=False)
 class GatedProduct(Op):
-    """A cell's outputs from the sums h @ w (B, gates * H) and from other values: a tuple, each
-    (B, H) or (B, gates * H). Inputs: h (B, K), the panels of w, and the other values."""
+    """A cell's outputs from the sums h @ w (B, gates * H) and from other values: a tuple of values
+    of shape (B, H) or (B, gates * H). The inputs are h (B, K), the panels of w, and the other
+    values."""
 
     cell: Body  # its inputs: the sums, and the other values
     gates: int
@@ -144,19 +146,19 @@ class GatedProduct(Op):
         def body(ins: list[Any], outs: list[Any]) -> Any:
             return TE_NAMESPACE.statements(lambda s: writer.write(s, self.tiles, ins, outs))
 
-        given = [h, panels, *others]
+        inputs = [h, panels, *others]
         shapes = [list(each.shape) for each in writer.outputs]
         # Buffers begin where their memory does, so that a loop can place them in its own memory.
-        made = te.extern(
+        outputs = te.extern(
             shapes,
-            given,
+            inputs,
             body,
             dtype=[each.dtype for each in writer.outputs],
-            in_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in given],
+            in_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in inputs],
             out_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in writer.outputs],
             name="gated_product",
         )
-        return tuple(made) if isinstance(made, Sequence) else (made,)
+        return tuple(outputs) if isinstance(outputs, Sequence) else (outputs,)
 
 
 class _Cell:
@@ -204,7 +206,7 @@ class _Cell:
             gate = simplified(tirx.floordiv(simplified(indices[1] - self._unit), self._hidden))
             rest = simplified(indices[1] - self._unit - gate * self._hidden)
             if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
-                self.fits = False  # an exception would not pass through TVM's functions unchanged
+                self.fits = False  # TVM's functions would turn an exception into another one
                 return tirx.const(0, self._dtype)
             return self._sums[int(gate)]
         if isinstance(tensor.op, te.PlaceholderOp):
@@ -362,7 +364,7 @@ def _emitted(op: Op, given: tuple[Any, ...]) -> Any:
 
 
 def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """Return the values of a unit that several others read: computed once, in order."""
+    """Return the values of a unit that several other values read, to compute once, in order."""
     order: dict[Any, Any] = {}
     readers: dict[Any, int] = {}
 
@@ -394,8 +396,8 @@ def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
 
     The product multiplies a value by a constant input (from number `constant` on) whose columns are
     a whole number of gates, at least two. It is fused with the pointwise steps that lead from it to
-    values of one gate's shape. Their values must have the product's dtype, since others would have
-    to be widened and rounded as `translate` does."""
+    values of one gate's shape. All these values must have the product's dtype, since values of
+    other dtypes would have to be widened and rounded as `translate` does."""
     number = len(body.inputs)
     while number < body.count:
         found = _cluster(body, number, constant)
@@ -469,7 +471,7 @@ def _leaving(body: Body, inside: set[int]) -> list[int]:
 def _fused(
     body: Body, product: int, inside: set[int], gates: int, target: Target
 ) -> tuple[Body, int] | None:
-    """Return the body with the cluster as one step, and the number of the next step to look at."""
+    """Return the body with the cluster as one step, and the number of the next step to examine."""
     steps, specs = dict(body.numbered()), body.specs()
     outputs = _leaving(body, inside)
     h, w = steps[product].inputs

@@ -9,8 +9,8 @@ becomes, for vectors of 16,
     for r in unrolled(4): for lane in vectorized(16): y[i, min(r * 16, 33) + lane] = kept[r, lane]
 
 The results stay in registers. The last vector overlaps the one before, so that a row of any length
-is read in whole vectors; the overlap is computed twice, with the same result. Pooling windows over
-channels-last images are such reductions: a position in the padding is skipped for all channels at
+is read in whole vectors; the overlap is computed twice, with the same result. Pooling of
+channels-last images is such a reduction: a position in the padding is skipped for all channels at
 once.
 """
 
@@ -197,7 +197,7 @@ class Kept:
             where = nests.substitute(self._condition, {**values(zero, zero), **reduced})
             return tirx.IfThenElse(where, terms, None)
 
-        # Combine one part after the other: a single expression of all parts may grow exponentially.
+        # Combine one part after another: a single expression of all parts may grow exponentially.
         gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
         begun, ended = self._each(begin, self._parts), self._each(end, 1)
         return tirx.SeqStmt([begun, over(self._reduced), *gathered, ended])

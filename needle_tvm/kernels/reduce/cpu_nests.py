@@ -38,8 +38,8 @@ class Reduction:
 
 
 def rewritten(function: PrimFunc, rewrites: Sequence[Rewrite]) -> PrimFunc:
-    """Inline what can be inlined, and replace each reduction by the nests of the first of
-    `rewrites` that returns some.
+    """Inline the blocks that can be inlined, and replace each reduction by the nests of the first
+    of `rewrites` that returns nests.
 
     Returns the function itself if no rewrite returns nests.
     """

@@ -10,8 +10,8 @@ becomes, for vectors of 16 (1000 = 62 * 16 + 8),
     total[i] = the lanes of rest[i], combined by halves
 
 The last vector overlaps the one before, so that a row of any length is read in whole vectors. TVM's
-`rfactor` gives the same code if the lanes divide the row. Otherwise the bounds that it gives a
-block are lost when the block is computed at another block (TVM 0.27).
+`rfactor` gives the same code if the lanes divide the row. Otherwise `rfactor` gives a block bounds
+that are lost when the block is computed at another block (TVM 0.27).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Writer:
         return rest
 
     def _total(self, before: Any) -> None:
-        """Combine all lanes, one half with the other."""
+        """Combine all lanes by halves."""
         values: dict[Any, Any] = {}
         spatial, _, _ = self._begin("total", 1, values)
         where = self._indices(values)

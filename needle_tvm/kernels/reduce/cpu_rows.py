@@ -114,8 +114,8 @@ def _shared_loops(sch: Schedule) -> int:
 
 
 def _check_order_is_free(sch: Schedule) -> None:
-    """Raise SCHEDULE_ERROR if the loops under the shared loop cannot be reordered. This is so for a
-    block that only some of the rows compute."""
+    """Raise SCHEDULE_ERROR if the loops under the shared loop cannot be reordered, as for a block
+    that only some of the rows compute."""
     for block in blocks_of(sch)[:-1]:
         own = sch.get_loops(block)[1:]
         if own:
@@ -170,7 +170,7 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return None  # a custom reducer: terms are added one after the other
+        return None  # a custom reducer: terms are added one after another
     return str(sch.get(partial).name_hint)
 
 

@@ -19,7 +19,7 @@ from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.tir.functions import NODES, nodes_in, written_dtype
 from needle_tvm.tune.gate.gate import Parameter, is_float
 
-# Calls that jump where their argument passes a certain value.
+# Functions whose value jumps at certain values of the argument.
 _STEPS = ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "truncmod", "floormod")
 
 _PLAIN, _CLAMPED, _COMPUTED = "plain", "clamped", "computed"  # how an index uses a loaded value
@@ -31,16 +31,18 @@ def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
     Raises TuningError if a shape is not fixed, or if the function writes none of its arrays.
     """
     written = [store.buffer for store in nodes_in(function, NODES.store)]
-    found = []
-    for each in function.params:
-        if not all(isinstance(extent, tirx.IntImm) for extent in each.shape):
-            raise TuningError(f"parameter {each.name!r}: its shape {each.shape} is not fixed")
-        output = any(buffer.same_as(each) for buffer in written)
-        shape = tuple(int(extent) for extent in each.shape)
-        found.append(Parameter(str(each.name), shape, str(each.dtype), output))
-    if not any(each.output for each in found):
+    parameters = []
+    for parameter in function.params:
+        if not all(isinstance(extent, tirx.IntImm) for extent in parameter.shape):
+            raise TuningError(
+                f"parameter {parameter.name!r}: its shape {parameter.shape} is not fixed"
+            )
+        output = any(buffer.same_as(parameter) for buffer in written)
+        shape = tuple(int(extent) for extent in parameter.shape)
+        parameters.append(Parameter(str(parameter.name), shape, str(parameter.dtype), output))
+    if not any(parameter.output for parameter in parameters):
         raise TuningError("the function writes none of its parameters")
-    return tuple(found)
+    return tuple(parameters)
 
 
 def tolerance(function: PrimFunc) -> float:
@@ -79,8 +81,8 @@ def decides(function: PrimFunc) -> bool:
 def multiplied_dtypes(function: PrimFunc) -> set[str]:
     """Return the stored floating-point dtypes that are multiplied with themselves.
 
-    A value that is widened before the multiplication counts by its stored dtype, which is what a
-    tensor core reads.
+    A value that is widened before the multiplication counts by its stored dtype, because a tensor
+    core reads the stored value.
     """
     found = set()
     products = [node for node in nodes_in(function, tirx.Mul) if _is_float(node)]
@@ -94,8 +96,8 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
 def multiplies_tf32(function: PrimFunc) -> bool:
     """Return whether a block is annotated to multiply tf32 factors stored as float32.
 
-    Such a function only ever receives numbers rounded to tf32: tensor cores, and nothing else,
-    would drop bits of other numbers.
+    Such a function only ever receives numbers rounded to tf32, because only tensor cores would drop
+    the bits of other numbers.
     """
     return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
 

@@ -38,17 +38,17 @@ def ordinary(
     """
     rng = np.random.default_rng(seed)
     arrays = []
-    for each in parameters:
-        if each.output:
+    for parameter in parameters:
+        if parameter.output:
             continue
-        dtype = np.dtype(each.dtype)
-        if is_float(each.dtype):
-            array = rng.standard_normal(each.shape, np.float32)
+        dtype = np.dtype(parameter.dtype)
+        if is_float(parameter.dtype):
+            array = rng.standard_normal(parameter.shape, np.float32)
             if tf32:
                 array = (array.view(np.uint32) & _TF32).view(np.float32)
             array = array.astype(dtype)
         else:
-            array = rng.integers(*ranges.get(each.name, (0, 2)), each.shape).astype(dtype)
+            array = rng.integers(*ranges.get(parameter.name, (0, 2)), parameter.shape).astype(dtype)
         arrays.append(aligned_copy(np.asarray(array)))
     return arrays
 

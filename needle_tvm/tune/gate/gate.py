@@ -235,7 +235,7 @@ def is_float(dtype: str) -> bool:
 
 
 class Writer:
-    """Writes a gate: `add` each case, then `finish`; a folder cut short is not a gate."""
+    """Writes a gate: `add` each case, then `finish`; without `finish`, the folder is not a gate."""
 
     def __init__(self, folder: Path, parameters: Sequence[Parameter]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

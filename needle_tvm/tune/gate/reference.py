@@ -1,8 +1,8 @@
 """Write a gate: the expected results are the unscheduled function's, evaluated in float64.
 
-`measure.steps.prepare` calls `write`. First, the function in its own dtypes is compared with those
-results. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
-function itself is at fault, not a candidate. Such a case is changed, left out, or given the
+`measure.steps.prepare` calls `write`. It first compares these results with the function's results
+in its own dtypes. If an intermediate value overflows, or an approximation of `tanh` is too coarse,
+the function itself is at fault, not a candidate. Such a case is changed, left out, or given the
 tolerance that the function itself needs.
 """
 
@@ -80,7 +80,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
     if expected is None:  # float64 and the function's own dtypes disagree
         function = _Function(parameters, function.own, None, function.tolerance, function.decides)
         expected = _expected(function, inputs, seed, may_jump=True)
-    assert expected is not None  # nothing differs from itself
+    assert expected is not None  # the results are compared with themselves
     writer.add(ORDINARY, inputs, expected)
     started = time.monotonic()
     size = sum(each.nbytes * (2 if each.output else 1) for each in parameters)
@@ -109,7 +109,8 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
-    """Return (inputs, expected results) of a case that is not ordinary, or why there is none."""
+    """Return (inputs, expected results) of a case that is not ordinary, or the reason that there is
+    none."""
     if not any(is_float(array.dtype.name) for array in inputs):
         return "no input is a floating-point number"
     tried: list[list[Array]] = []
@@ -125,18 +126,18 @@ def _case(
                 tried.append(cases.scaled(inputs, sign * exponent))
     if not tried:
         return "no scale leaves the results finite and normal"
-    found: tuple[list[Array], list[Expected]] | None = None
+    chosen: tuple[list[Array], list[Expected]] | None = None
     for arrays in tried:
         expected = _expected(function, arrays, seed)
         if expected is None:
             continue
         if case == cases.SPECIAL:
-            found = found or (arrays, expected)
+            chosen = chosen or (arrays, expected)
             if not any(np.isnan(e.values).all() for e in expected if e.values.dtype == np.float64):
                 return arrays, expected
         elif all(_conditioned(each) for each in expected):
             return arrays, expected
-    return found or "the function itself does not stay near its results in float64"
+    return chosen or "the function's own results are too far from its results in float64"
 
 
 def _usual(result: Array) -> bool:
@@ -151,7 +152,7 @@ def _usual(result: Array) -> bool:
 
 
 def _conditioned(expected: Expected) -> bool:
-    """Return whether the scale is the result's, and not that of larger terms that cancelled."""
+    """Return whether the scale comes from the result and not from larger terms that cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
     return expected.scale <= _CONDITION * largest_magnitude(expected.values)
@@ -178,18 +179,18 @@ def _expected(
         shifted, eps = cases.perturbed(inputs, (seed, 3))
         if eps:
             moved = _call(function.wide, function.parameters, shifted, _wide_dtype)
-    outputs = [each for each in function.parameters if each.output]
+    outputs = [parameter for parameter in function.parameters if parameter.output]
     result = []
-    for number, each in enumerate(outputs):
+    for number, parameter in enumerate(outputs):
         others = [own[number]] + ([moved[number]] if moved is not None else [])
         value = values[number]
-        if not is_float(each.dtype):
+        if not is_float(parameter.dtype):
             differing = tuple(a for a in others if not np.array_equal(a, value))
             if differing and not function.decides:
                 return None
             result.append(Expected(value, 0.0, 0.0, differing))
             continue
-        others = [_in_range(a, each.dtype) for a in others]
+        others = [_in_range(a, parameter.dtype) for a in others]
         scale = largest_magnitude(value)
         if moved is not None and not function.decides:
             scale = max(scale, _largest_gap(others[1], value) / eps)

@@ -73,10 +73,10 @@ def unfitness(needed: Mapping[str, Any]) -> str:
     if lacking:
         return f"its processor lacks the target's features {', '.join(lacking)}"
     if available_cores() < needed["cores"]:
-        return f"has {available_cores()} cores, and the target {needed['cores']}: set num-cores"
+        return f"has {available_cores()} cores, the target needs {needed['cores']}: set num-cores"
     for name, version in needed["versions"].items():
         if installed(name) != version:
-            return f"has {name} {installed(name)}, and this machine {version}"
+            return f"has {name} {installed(name)}, but this machine has {version}"
     return ""
 
 
@@ -144,7 +144,7 @@ class Cluster(Runner):
 
     `address` is the scheduler's, such as "tcp://192.0.2.10:8786"; for "tls://", the certificates
     come from Dask's configuration. `target` is TVM's description of the target of candidates.
-    `limits` are those of a candidate's process on its worker. `wait` is how many seconds the
+    `limits` apply to a candidate's process on its worker. `wait` is the number of seconds that the
     cluster may be without a worker. A candidate that no worker could measure has the kind LOST.
     Works only on Linux. It is a context manager.
 

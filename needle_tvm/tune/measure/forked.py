@@ -59,7 +59,7 @@ def work(
         try:
             value = json.dumps(function(message["request"]))
             head = (OK, "")
-        except BaseException as error:  # even SystemExit is the candidate's own
+        except BaseException as error:  # even a SystemExit comes from the candidate
             said = str(error).splitlines() or [""]
             detail = f"{type(error).__name__}: {said[0]}"
             lacking = isinstance(error, MemoryError) or lacks_memory(str(error))

@@ -88,7 +88,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    gc.freeze()  # else a collection in a child would write to, and so copy, all shared memory
+    gc.freeze()  # otherwise a collection in a child would write to all shared memory and copy it
     _Template(function, Path(setup["folder"]), messages).run()
     return iter(())
 

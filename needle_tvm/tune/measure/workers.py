@@ -57,7 +57,7 @@ class Outcome:
 
     `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without an
     answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first line
-    of `detail` says what happened; after a crash, the last printed lines follow. `seconds` is the
+    of `detail` is the failure; after a crash, the last printed lines follow. `seconds` is the
     time from the start of the process to its end.
     """
 
@@ -111,7 +111,7 @@ class Workers(Runner):
     Linux.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
-    value. `limits` are those of a request, and `name` appears in errors. `environment` is set in
+    value. `limits` apply to each request, and `name` appears in errors. `environment` is set in
     the processes in addition to this process's variables (OpenBLAS is still held to one thread,
     because it starts its threads at the import). Temporary files go to a folder that is removed
     when the request ends. Whatever a request does to its process, it has exactly one outcome, and
@@ -172,7 +172,7 @@ class Workers(Runner):
             try:
                 json.dumps(dict(request))
             except (TypeError, ValueError) as error:
-                raise TypeError(f"request {number} is no JSON object: {error}") from None
+                raise TypeError(f"request {number} is not a JSON object: {error}") from None
             messages[number] = {
                 "id": number,
                 "request": dict(request),

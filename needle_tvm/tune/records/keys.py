@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Key:
     """Everything, except the module itself, that decides which code a schedule becomes.
 
-    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (those
-    of the processor that LLVM may use, by LLVM's names; for a GPU, the description's `arch` is
+    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (the
+    processor's features that LLVM may use, by LLVM's names; for a GPU, the description's `arch` is
     enough), `versions` (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the
     PassContext).
     """

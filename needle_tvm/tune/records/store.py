@@ -6,7 +6,8 @@ concatenation.
         store.best([name(kernel)], 1)
 
 The search opens a store; the `records` commands list stores and merge them. This module imports no
-TVM: modules, traces and targets are text here. `database` translates them; `facts` has the format.
+TVM: modules, traces and targets are text here. `database` translates them; `facts` defines the
+format.
 
 A writer locks the folder, reads the lines of other writers, appends one piece of text that ends
 with a newline, and returns when it is on disk. The text of a killed writer has no newline; the next
@@ -73,8 +74,8 @@ class Store:
 
     Raises RecordsError if the folder holds something else or records of another version of needle,
     if others could have written to a store in the cache, or if there is no store and `create` is
-    false. Methods raise RecordsError if the file cannot be read or a write failed; nothing of that
-    write is kept.
+    false. Methods raise RecordsError if the file cannot be read or a write fails; a failed write
+    leaves nothing in the store.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Store:
     def _forget(self) -> None:
         self._identity: tuple[int, int] | None = None  # of the file that was read
         self._offset = 0  # up to which the file was read
-        self._ended = True  # whether the offset is behind a newline
+        self._ended = True  # whether a newline precedes the offset
         self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in facts.KINDS}
         self._of_kernel: dict[str, dict[str, Trial]] = {}
         self._rejections: dict[str, str] = {}  # by trial
@@ -163,7 +164,7 @@ class Store:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Read the file's new lines first."""
+        """Hold the store's lock, and read the file's new lines first."""
         with self._mutex:
             if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
@@ -175,7 +176,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Like `_using`, with no other writer meanwhile."""
+        """Hold the lock as in `_using`, and keep other writers out."""
         if not self.writable:
             raise RecordsError(f"{self.path}: is read-only; nothing was written")
         try:
@@ -189,7 +190,7 @@ class Store:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._file, flags), "rb") as file:
             status = os.fstat(file.fileno())
-            # Reading a pipe that has no writer would find nothing.
+            # A read from a pipe without a writer would return nothing.
             if not stat.S_ISREG(status.st_mode):
                 raise RecordsError(f"{self._file}: is not a regular file")
             if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
@@ -246,7 +247,7 @@ class Store:
         return list(new.values())
 
     def _write(self, end: int, text: bytes) -> None:
-        """Put text behind the first `end` bytes of the file; after an error it is unchanged."""
+        """Write text after the first `end` bytes of the file; after an error it is unchanged."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._file, flags, 0o600 if self._private else 0o666)
         try:

@@ -138,7 +138,7 @@ def test_a_damaged_entry_is_compiled_anew(x, name):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.warns(UserWarning, match=r"compiled anew: .*damaged|compiled anew: .*read"):
+    with pytest.warns(UserWarning, match=r"compiled again: .*damaged|compiled again: .*read"):
         assert not compile(model, x).from_cache
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -53,7 +53,7 @@ def new_cache(tmp_path, monkeypatch):
 
 def compiled():
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "cached artifact is compiled anew")
+        warnings.filterwarnings("ignore", "cached artifact is compiled again")
         found = needle_tvm.compile(MODEL, tensor(X), stage="noopt")
     np.testing.assert_allclose(found(X).numpy(), WANTED, rtol=1e-5, atol=1e-6)
     return found

@@ -197,7 +197,7 @@ def test_tensor_cores_are_searched_where_halves_are_multiplied(arch, dtype, expe
 @no_gpu
 def test_a_search_without_a_gpu_is_refused_in_one_line():
     x = np.zeros((2, 64), np.float32)
-    with pytest.raises(TargetError, match=r"cuda \(sm_90\): nothing to measure on: no CUDA device"):
+    with pytest.raises(TargetError, match=r"cuda \(sm_90\): cannot measure here: no CUDA device"):
         needle_tvm.compile(make_mlp(64, 64), x, target="cuda:sm_90", trials=1)
 
 

@@ -69,7 +69,7 @@ def test_an_unknown_processor_is_named():
         ({"mattr": ["+avx2,+fma"]}, "mattr: "),
         ({"mattr": [5, ""]}, "mattr: 5 must be"),
         ({"mattr": [""]}, "mattr: '' must be"),
-        ({"mtriple": "x86_64-windows"}, "mtriple='x86_64-windows': must be that of Linux"),
+        ({"mtriple": "x86_64-windows"}, "mtriple='x86_64-windows': must be the triple of Linux"),
         ({"mtriple": "x86_64-linux-gnux32"}, "mtriple="),
         ({"num-cores": 0}, "num-cores=0: must be an integer from 1"),
         ({"num-cores": -1}, "num-cores=-1"),

@@ -1,1 +1,1 @@
-"""Programs of the campaign that go out as ONNX files and come back."""
+"""Programs of the campaign that are exported as ONNX files and loaded again."""

@@ -1,8 +1,8 @@
 """Judge programs by exporting them as ONNX files and loading these again.
 
-They are needle's own programs (`draw`), of ops that ONNX has; those of odd seeds take gradients.
-The file must pass onnx's checker. ONNX Runtime, where it has the kernels, must agree with the eager
-program, and so must the program loaded from the file, which is then compiled.
+They are needle's own programs (`draw`), with ops that ONNX has; programs of odd seeds take
+gradients. The file must pass onnx's checker. ONNX Runtime, if it has the kernels, must agree with
+the eager program, and so must the program loaded from the file, which is then compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from needle_tvm.check.campaign.program import Program
 
 Array = np.ndarray[Any, Any]
 
-# ONNX leaves open how these treat NaN: ONNX Runtime takes it for a small number, or leaves it.
+# ONNX does not define how these treat NaN: ONNX Runtime takes NaN for a small number, or keeps it.
 NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "GRU", "InstanceNormalization", "LSTM", "LogSoftmax", "Max",
     "MaxPool", "Min", "RNN", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND", "Sign",

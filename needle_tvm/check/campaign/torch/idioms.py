@@ -174,8 +174,8 @@ def heads(d: Drawer) -> None:
     """
     x, rng = _rows(d, 3), d.rng
     batch, length, size = x.shape
-    groups, each, width = rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([2, 4, 8])
-    many = groups * each
+    groups, per_group, width = rng.choice([1, 2]), rng.choice([1, 2]), rng.choice([2, 4, 8])
+    many = groups * per_group
 
     def parts(heads: int) -> str:
         made = f"{_linear(d, x, size, heads * width)}.view({batch}, {length}, {heads}, {width})"
@@ -192,11 +192,11 @@ def heads(d: Drawer) -> None:
             f"({t} * {cos} + torch.cat([-{t}[..., {half}:], {t}[..., :{half}]], -1) * {sin})"
             for t in (q, k)
         )
-    if each > 1:
+    if per_group > 1:
         k, v = (
             rng.choice([
-                f"{t}.repeat_interleave({each}, 1)",
-                f"{t}[:, :, None].expand(-1, -1, {each}, -1, -1).reshape({batch}, {many}, {length}, {width})",
+                f"{t}.repeat_interleave({per_group}, 1)",
+                f"{t}[:, :, None].expand(-1, -1, {per_group}, -1, -1).reshape({batch}, {many}, {length}, {width})",
             ])
             for t in (k, v)
         )  # fmt: skip

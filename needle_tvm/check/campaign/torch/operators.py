@@ -69,7 +69,7 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "
 
 
 def filled(d: Drawer, template: str, x: Made, *others: Made) -> str:
-    """Fill a template's places with these values in order, and further places at random."""
+    """Fill a template's placeholders with these values in order, and further ones at random."""
     given = iter([x, *others])
     template = template.replace("{0}", str(x))
     return re.sub(r"\{\}", lambda _: str(next(given, d.rng.choice([x, *others]))), template)
@@ -319,7 +319,7 @@ def joined(d: Drawer) -> None:
 
 
 def indexing(d: Drawer) -> None:
-    """Index with everything that may stand in brackets."""
+    """Index with every kind of key that PyTorch allows in brackets."""
     x, rng = d.any(), d.rng
     rank = len(x.shape)
     if rank == 0:
@@ -368,7 +368,7 @@ def chosen(d: Drawer) -> None:
     same[axis] = rng.choice([1, 2, 4])
     places = d.input(same, "torch.int64", 0, n)
     added = d.parameter(same, x.dtype) if x.floating else None
-    same[axis] = 1  # PyTorch does not define which of several values for one place wins
+    same[axis] = 1  # PyTorch does not define which of several values for one position wins
     single = d.input(same, "torch.int64", 0, n)
     mask = d.input(x.shape[rng.randint(0, len(x.shape)) :], "torch.bool")
     source = d.parameter(same, x.dtype) if x.floating else None

@@ -106,7 +106,8 @@ def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def _difference(torch: Any, reference: Evaluation, expected: Any, found: Any) -> str | None:
-    """Return what is wrong with a result, its nesting or a tensor of it; None if it is right."""
+    """Return what is wrong with a result (its nesting or one of its tensors); None if it is
+    right."""
     flatten = torch.utils._pytree.tree_flatten
     (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
     if nested != structure:
@@ -130,7 +131,7 @@ def _compiled(
 ) -> Iterator[tuple[str, int, list[Any]]]:
     """Yield stage, threads, and the results of three calls.
 
-    The last two find used memory, and inputs that end or begin next to an inaccessible page.
+    The last two run on used memory, with inputs that end or begin next to an inaccessible page.
     """
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in variants:

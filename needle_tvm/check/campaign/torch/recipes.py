@@ -1,4 +1,4 @@
-"""Recipes of random `torch.nn` modules: each draws one thing, or nothing if it does not fit.
+"""Recipes of random `torch.nn` modules: each adds one part, or nothing if it does not fit.
 
 `torch.programs` calls `draw`. The recipes leave out operators that needle refuses by name: sparse
 tensors, complex results, quantised modules, unpooling, fractional pooling, erfc, cummax,
@@ -63,7 +63,7 @@ def image(d: Drawer, dims: int) -> Made:
         return value.dtype == d.dtype and len(value.shape) in ranks and 0 not in value.shape
 
     if d.values and fits(d.values[-1]) and d.rng.random() < 0.4:
-        return d.values[-1]  # layers one after the other
+        return d.values[-1]  # so that layers follow one another
     found = d.pick(fits)
     if found is not None and d.rng.random() < 0.8:
         return found

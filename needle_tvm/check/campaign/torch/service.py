@@ -15,7 +15,7 @@ __all__ = ["serve"]
 
 
 def _look_operators_up_once() -> None:
-    """Cache the list of all operators, which each export looks up 52 times."""
+    """Cache the list of all operators, which each export requests 52 times."""
     utils = importlib.import_module("torch._export.utils")
     looks_up = "_materialize_cpp_cia_ops"
     if hasattr(utils, looks_up):

@@ -1,6 +1,6 @@
 """Matmuls of a few rows on a GPU, such as a dense layer for a small batch.
 
-dlight's tiles have 32 rows or more (it computes missing rows as zeros) and form a grid of a few
+dlight's tiles have 32 rows or more (missing rows are computed as zeros) and form a grid of a few
 blocks, so that most of the GPU is idle. Here a block of 256 threads has all rows of a few columns,
 and its threads share the reduction axis. 8 columns fill the smallest memory transaction, 32 bytes.
 The threads' sums are combined in shared memory once.
@@ -38,9 +38,9 @@ _BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are c
 class NarrowKnobs:
     """The choices that the rule leaves to a search; the defaults need no search.
 
-    `threads` is the number of a block's threads, `columns` the number of its columns (None: chosen
-    by the number of blocks), and `step` the number of neighbouring terms that a thread takes: four
-    are one vector of x.
+    `threads` is the number of a block's threads, and `columns` the number of its columns (None:
+    chosen by the number of blocks). `step` is the number of neighbouring terms that a thread takes;
+    four terms are one vector of x.
     """
 
     threads: int = 256
@@ -83,7 +83,7 @@ def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) ->
             return None
         _schedule(trial, found, knobs)
     except SCHEDULE_ERROR:
-        return None  # a result in another order or of another shape: other rules handle it
+        return None  # other rules handle a result in another order or of another shape
     return trial
 
 
@@ -137,35 +137,35 @@ def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
     return False
 
 
-def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
-    fitting = (n for n in _COLUMNS if found.columns >= n * _BLOCKS)
+def _schedule(sch: Schedule, product: _Product, knobs: NarrowKnobs) -> None:
+    fitting = (n for n in _COLUMNS if product.columns >= n * _BLOCKS)
     columns = knobs.columns or next(fitting, _COLUMNS[-1])
     slices = knobs.threads // columns
-    while slices > 1 and found.terms < slices * knobs.step:
+    while slices > 1 and product.terms < slices * knobs.step:
         slices //= 2
-    if found.terms % (slices * knobs.step):  # pad with zero terms: rfactor drops a condition
-        axes = len(sch.get(found.block).iter_vars)
-        sch.pad_einsum(found.block, [*[1] * (axes - 1), slices * knobs.step])
-        for producer in sch.get_producers(found.block):
+    if product.terms % (slices * knobs.step):  # pad with zero terms: rfactor drops a condition
+        axes = len(sch.get(product.block).iter_vars)
+        sch.pad_einsum(product.block, [*[1] * (axes - 1), slices * knobs.step])
+        for producer in sch.get_producers(product.block):
             sch.compute_inline(producer)
-    term = sch.get_loops(found.block)[-1]
+    term = sch.get_loops(product.block)[-1]
     _, each_slice, _ = sch.split(term, [None, slices, knobs.step])
     part = sch.rfactor(each_slice, 0)
     shared = sch.cache_write(part, 0, "local")
     sch.set_scope(shared, 0, "shared")
 
-    *rows, column = sch.get_loops(found.result)
+    *rows, column = sch.get_loops(product.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
-    # The epilogue has as many threads as share the terms, since each thread axis of a kernel has
-    # one extent. The first threads have a row each.
+    # The epilogue has as many threads as the sum, since each thread axis of a kernel has one
+    # extent. The first threads have a row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")
     sch.bind(at, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
-    sch.compute_at(found.block, lane, preserve_unit_loops=True)
-    sch.set_scope(found.block, 0, "local")
+    sch.compute_at(product.block, lane, preserve_unit_loops=True)
+    sch.set_scope(product.block, 0, "local")
 
     sch.compute_at(shared, grid, preserve_unit_loops=True)
     _, own_slice, *own_rows, own_column = sch.get_loops(shared)

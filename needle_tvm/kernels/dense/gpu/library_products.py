@@ -11,8 +11,8 @@ Before: `matmul(x, w)`, where
 After: a call of the packed function that `cublas_gemm.cc` exports. Its second
 result is a workspace for cuBLAS, which memory planning shares among all calls. An operand that is
 the transposition of another tensor's last two axes is read in place. A half-precision operand that
-was widened for the matmul is read as it was. In a narrow `precision`, operands are rounded to it;
-sums are float32."""
+was widened for the matmul is read in half precision. In a narrow `precision`, operands are rounded
+to it; sums are float32."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Tensor-core instructions of PTX as intrinsics for TVM's `tensorize`: mma.sync and ldmatrix.
 
-Unlike wmma's fragments, theirs have a layout that the PTX ISA specifies ("Matrix fragments for
-mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which thread of a warp holds which
-elements. So fragments are ordinary registers (scope "warp": each thread holds its part of an array
-of 32 x its elements), and shared memory can be laid out to avoid bank conflicts. Instructions for
-float16 and bfloat16 are like those of TVM's `tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why
-TVM's are not used. tf32 is not a dtype: its operands are float32, and the instruction reads 11 of
-their significant bits, so they must be rounded beforehand.
+Unlike wmma's fragments, the fragments of these instructions have a layout that the PTX ISA
+specifies ("Matrix fragments for mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which
+thread of a warp holds which elements. So fragments are ordinary registers (scope "warp": each
+thread holds its part of an array of 32 x its elements), and shared memory can be laid out to avoid
+bank conflicts. The instructions for float16 and bfloat16 are like the intrinsics in TVM's
+`tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why TVM's are not used. tf32 is not a dtype: its
+operands are float32, and the instruction reads 11 of their significant bits, so they must be
+rounded beforehand.
 
 All instructions need sm_80. This module imports TVM's compiler.
 """
@@ -28,9 +29,9 @@ _PTX = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32"}
 
 @dataclass(frozen=True)
 class Registers:
-    """The instructions for operands of the same dtype ("float32" means tf32). Each method returns
-    the name of an instruction. A fragment of sums is 16 x 16, the size of two of mma's own
-    fragments.
+    """The instructions for operands of the same dtype ("float32" means tf32). The methods `fill`,
+    `load`, `multiply` and `store` return names of instructions. A fragment of sums is 16 x 16, the
+    size of two of mma's own fragments.
 
     `left` and `right` say whether an operand is transposed in shared memory: with `left`, `a` is
     (terms, rows); with `right`, `b` is (columns, terms). Raises ValueError if a float16 or bfloat16
@@ -45,7 +46,7 @@ class Registers:
     def __post_init__(self) -> None:
         if self.dtype != "float32" and (self.left or self.right):
             raise ValueError(
-                f"mma of {self.dtype}: no operand may be transposed; only tf32 operands may"
+                f"mma of {self.dtype}: operands must not be transposed; only tf32 operands may be"
             )
 
     @property
@@ -228,7 +229,7 @@ def _load_words(kind: Registers, operand: str) -> str:
 @cache
 def _multiply(kind: Registers) -> str:
     m, n, k = kind.shape
-    each, dtype, ptx = k // 2, kind.dtype, _PTX[kind.dtype]
+    per_lane, dtype, ptx = k // 2, kind.dtype, _PTX[kind.dtype]
     size = f"m16n8k{k}"
 
     def operand(buffer: Any, name: str, row: Any, column: Any) -> Any:
@@ -242,11 +243,11 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def product(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = matched(a, (32, each), dtype, "warp", 4)
-        B = matched(b, (32, each), dtype, "warp", 4)
+        A = matched(a, (32, per_lane), dtype, "warp", 4)
+        B = matched(b, (32, per_lane), dtype, "warp", 4)
         C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
-            T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
+            T.reads(C[0:32, 0:8], A[0:32, 0:per_lane], B[0:32, 0:per_lane])
             T.writes(C[0:32, 0:8])
             for i0, j0, k0 in T.grid(m, n, k):
                 with T.sblock("C"):
@@ -256,11 +257,11 @@ def _multiply(kind: Registers) -> str:
 
     @T.prim_func(s_tir=True)
     def call(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = matched(a, (32, each), dtype, "warp", 4)
-        B = matched(b, (32, each), dtype, "warp", 4)
+        A = matched(a, (32, per_lane), dtype, "warp", 4)
+        B = matched(b, (32, per_lane), dtype, "warp", 4)
         C = matched(sums, (32, 8), "float32", "warp", 4)
         with T.sblock("root"):
-            T.reads(C[0:32, 0:8], A[0:32, 0:each], B[0:32, 0:each])
+            T.reads(C[0:32, 0:8], A[0:32, 0:per_lane], B[0:32, 0:per_lane])
             T.writes(C[0:32, 0:8])
             for lane in T.thread_binding(0, 32, "threadIdx.x"):
                 for half in T.unroll(2):  # columns 0 to 7 of the result, then 8 to 15
@@ -273,9 +274,9 @@ def _multiply(kind: Registers) -> str:
                             ptx,
                             "fp32",
                             A.data,
-                            A.elem_offset + lane * each,
+                            A.elem_offset + lane * per_lane,
                             B.data,
-                            B.elem_offset + lane * each + half * (each // 2),
+                            B.elem_offset + lane * per_lane + half * (per_lane // 2),
                             C.data,
                             C.elem_offset + lane * 8 + half * 4,
                             False,

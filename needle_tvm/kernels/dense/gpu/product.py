@@ -42,7 +42,7 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 @dataclass(frozen=True)
 class Tile:
     """The rows and columns of a block of threads, the terms it takes at a time, and the number of
-    slices of these terms; each slice is summed by threads of its own."""
+    slices of these terms. Separate threads sum each slice."""
 
     rows: int
     columns: int
@@ -252,25 +252,25 @@ class _Writer:
             at = {**{kind: axes[kind].var for kind in kinds}, "terms": term.var}
             self._sum(PRODUCT, [*axes.values(), term], sums, places, self._product(left, right, at))
             return sums
-        each = nests.axis("slice", slices, nests.SPATIAL)
+        slice_axis = nests.axis("slice", slices, nests.SPATIAL)
         strip = nests.axis("strip", self._extents["terms"] // (slices * self._slice), nests.REDUCED)
         own = nests.axis("own", self._slice, nests.REDUCED)
-        term = (strip.var * slices + each.var) * self._slice + own.var
+        term = (strip.var * slices + slice_axis.var) * self._slice + own.var
         at = {**{kind: axes[kind].var for kind in kinds}, "terms": term}
         partial = self._buffer(PARTIAL, [slices, *shape], wide)
         self._sum(
             PARTIAL,
-            [each, *axes.values(), strip, own],
+            [slice_axis, *axes.values(), strip, own],
             partial,
-            [each.var, *places],
+            [slice_axis.var, *places],
             self._product(left, right, at),
         )
         axes = {kind: self._axis(kind) for kind in kinds}
         places = [axes[kind].var for kind in kinds]
-        each = nests.axis("slice", slices, nests.REDUCED)
+        slice_axis = nests.axis("slice", slices, nests.REDUCED)
         sums = self._buffer(PRODUCT, shape, wide)
-        value = tirx.BufferLoad(partial, [each.var, *places])
-        self._sum(PRODUCT, [*axes.values(), each], sums, places, value)
+        value = tirx.BufferLoad(partial, [slice_axis.var, *places])
+        self._sum(PRODUCT, [*axes.values(), slice_axis], sums, places, value)
         return sums
 
     def result(self, sums: Any) -> Any:
@@ -331,8 +331,8 @@ class _Writer:
         return values
 
     def _inside(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> Any:
-        """Return the condition that an index of the new axes is also one of the original axes; None
-        if all of them are."""
+        """Return the condition that an index of the new axes is also an index of the original axes;
+        None if it always is."""
         found = self._found
         real = {
             "batch": found.batches,

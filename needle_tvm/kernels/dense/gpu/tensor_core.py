@@ -66,7 +66,7 @@ _LEAST_ROWS = 5  # with fewer rows, a thread per column multiplies as fast as it
 @dataclass(frozen=True)
 class WarpTile:
     """A block's tile: its warps, which lie side by side or share the terms, and each warp's
-    fragments of sums, one above the other and side by side."""
+    fragments of sums, by rows and by columns."""
 
     columns: int
     slices: int
@@ -181,7 +181,7 @@ def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
 
 
 def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
-    """Return the tile without slices that would have no terms: they would only multiply zeros."""
+    """Return the tile without slices that would have no terms and would only multiply zeros."""
     slices, terms = tile.slices, instructions.shape[2]
     while slices > 1 and found.terms <= terms * (slices // 2):
         slices //= 2
@@ -330,8 +330,8 @@ def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
     row, column = sch.get_loops(out)[-2:]
     high, wide = extent(sch, row), extent(sch, column)
     lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
-    # Rows and columns stay separate: in one loop over both, TVM cannot tell which sums it reads,
-    # and allocates memory for more.
+    # Rows and columns stay separate: for one loop over both, TVM cannot tell which sums the loop
+    # reads, and allocates too much memory.
     side_by_side = min(_WARP, wide // lanes)
     column, x, lane = sch.split(column, [None, side_by_side, lanes])
     row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])

@@ -46,11 +46,11 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
 
 _BANKS = 32  # banks of shared memory, each 4 bytes wide
-_PROCESSOR_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, about
+_PROCESSOR_SHARED = 160 << 10  # approximate bytes of shared memory per multiprocessor
 _REGISTERS = 65536  # registers per multiprocessor
 _OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
 _MOST_REGISTERS = 200  # registers per thread; a thread with more than 255 would spill
-_PROCESSORS = 128  # multiprocessors of a large GPU, about
+_PROCESSORS = 128  # approximate number of multiprocessors of a large GPU
 _SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
 _BARRIERS = 60  # cycles of a strip's two barriers
@@ -103,7 +103,7 @@ class Tile(_Extents):
 
     @property
     def registers(self) -> int:
-        """Registers per thread, about: sums, a step of the operands, its part of the next strip."""
+        """Estimated registers per thread: sums, a step of the operands, part of the next strip."""
         own = self.own_rows * self.own_columns + VECTOR * self.own_rows + self.own_columns
         fetched = (self.rows + self.columns) * self.terms // (self.threads * self.slices)
         return own + fetched + _OTHERS
@@ -187,8 +187,8 @@ def cycles(found: Product, tile: Tile) -> float:
     """Return the estimated cycles of a product.
 
     A multiprocessor runs several of its blocks at once. For each strip, these blocks share the
-    multiply-adds and the bandwidth of the L2 cache. A strip takes that time, or the latency of the
-    next strip's loads, which run at the same time.
+    multiply-adds and the bandwidth of the L2 cache. A strip takes the time that these need, or the
+    latency of the next strip's loads, which run at the same time, if that is longer.
     """
     blocks = found.batches * ceil(found.rows / tile.rows) * ceil(found.columns / tile.columns)
     strips = ceil(found.terms / tile.terms)
@@ -267,8 +267,8 @@ def _schedule(sch: Schedule, found: Product, tile: Tile) -> None:
 
 
 def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
-    """Load the next strip into registers while one is multiplied, and store it to shared memory
-    afterwards."""
+    """Load the next strip into registers while the current one is multiplied, and store it to
+    shared memory afterwards."""
     for factor in factors:
         sch.annotate(factor, "tirx.manifest_shared_memory_local_stage", 1)
     # The loop has these steps: left to registers, left to shared memory, the same for right, the
@@ -279,7 +279,7 @@ def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
 
 def _shared_out(sch: Schedule, loop: Any, threads: int, own: int) -> list[Any]:
     """Split a loop into tiles, groups (a whole tile of threads apart), threads, and each thread's
-    part of a group: neighbours load neighbouring vectors, as often as each has vectors."""
+    part of a group. In each group, neighbouring threads load neighbouring vectors."""
     near = min(own, VECTOR)
     return list(sch.split(loop, [None, own // near, threads, near]))
 

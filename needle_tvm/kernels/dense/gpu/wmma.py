@@ -1,10 +1,10 @@
 """Tensor-core instructions of CUDA's warp matrix functions (wmma), for TVM's `tensorize`.
 
 Each instruction is a pair: its computation as loops over one fragment, and the call that performs
-it. They are like those of TVM's own `tvm.s_tir.tensor_intrin.cuda`. That module's import describes
-every instruction of every processor and takes twelve seconds, and it has neither bfloat16 nor tf32.
-Sums are float32; all 32 threads of a warp execute a call together (CUDA C++ Programming Guide,
-"Warp Matrix Functions").
+it. The instructions are like the intrinsics in TVM's own `tvm.s_tir.tensor_intrin.cuda`. Importing
+that module describes every instruction of every processor, which takes twelve seconds, and the
+module has neither bfloat16 nor tf32. Sums are float32; all 32 threads of a warp execute a call
+together (CUDA C++ Programming Guide, "Warp Matrix Functions").
 
 An operand may be transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
 code generator does not support tf32 fragments of wmma; tf32 is in `mma.py`.
@@ -210,8 +210,8 @@ def _store(shape: tuple[int, int, int], place: str) -> str:
     """Register the instruction that stores a fragment of sums; return its name.
 
     Shared memory is passed as an address: TVM may place the sums in an operand's buffer, and then
-    rejects a pointer into it under another dtype. TVM places no barriers around writes that it does
-    not see, so the barriers are part of the instruction.
+    rejects a pointer into this buffer with another dtype. TVM places no barriers around writes that
+    it does not see, so the barriers are part of the instruction.
     """
     m, n, k = shape
     shared = place.startswith("shared")

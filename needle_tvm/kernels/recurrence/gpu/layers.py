@@ -66,7 +66,7 @@ class _ReluRnn(_Rnn):
 
 
 def _tanh(x: Any) -> Any:
-    """Return a tanh that propagates NaN, as the op's own does."""
+    """Return a tanh that propagates NaN, as the op's tanh does."""
     return _te.tanh_or_nan(TE_NAMESPACE, x)
 
 
@@ -116,30 +116,30 @@ def is_layer(op: Scan) -> bool:
 
 
 def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a scan that is one of these layers once results that nothing reads are
-    left out; None in place of each result left out."""
-    found = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
+    """Return the results of a scan that is one of these layers except for results that nothing
+    reads. None stands for each result that is left out."""
+    layer_kind = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
-    given, sequence = list(operands), op.states
+    inputs, sequence = list(operands), op.states
     if op.reverse:
-        given[sequence] = builder.emit_te(topi.flip, given[sequence], 0)
+        inputs[sequence] = builder.emit_te(topi.flip, inputs[sequence], 0)
     _, batch, width = map(int, operands[sequence].ty.shape.values)
-    threads = steps_threads(batch, width // found.gates, found.gates)
-    given[found.weight] = builder.emit_te(
-        lambda w: pack_gates(w, found.gates, threads.units),
-        given[found.weight],
+    threads = steps_threads(batch, width // layer_kind.gates, layer_kind.gates)
+    inputs[layer_kind.weight] = builder.emit_te(
+        lambda w: pack_gates(w, layer_kind.gates, threads.units),
+        inputs[layer_kind.weight],
         primfunc_name_hint="pack_gates",
         primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
     )
-    made = builder.emit_te(
-        lambda *tensors: extern_steps(found.kind, tensors, threads, found.writer),
-        *given,
-        primfunc_name_hint=found.kind.name,
+    emitted = builder.emit_te(
+        lambda *tensors: extern_steps(layer_kind.kind, tensors, threads, layer_kind.writer),
+        *inputs,
+        primfunc_name_hint=layer_kind.kind.name,
         primfunc_attrs={"op_pattern": OP_PATTERN.opaque, SCHEDULED: True},
     )
-    states = [made]
+    states = [emitted]
     if len(after) > 1:
-        states = [builder.emit(relax.TupleGetItem(made, n)) for n in range(len(after))]
+        states = [builder.emit(relax.TupleGetItem(emitted, n)) for n in range(len(after))]
     results = [builder.emit_te(_last_step, each) for each in states]
     whole = [builder.emit_te(topi.flip, each, 0) if op.reverse else each for each in states]
     stacked = dict(zip(after, whole, strict=True))

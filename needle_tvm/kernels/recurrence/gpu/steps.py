@@ -1,6 +1,6 @@
 """The steps of a recurrence on a GPU, such as an LSTM's: a kernel per step, launched by the host.
 
-dlight has no rule for such steps: it ran all of them in one thread. A step is a matmul of few rows
+dlight has no rule for such steps and runs all of them in one thread. A step is a matmul of few rows
 (see `dense.gpu.few_rows`) whose epilogue is the next state. A block has all gates of a few units,
 from a panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
 
@@ -13,8 +13,9 @@ from a panel of the packed weight (`gates.pack_gates`), and its threads share th
                 sums[row, gate, unit] = the input's share + the sum of parts
             for row (threadIdx.y), unit (threadIdx.x): the next state, from the sums of its gates
 
-All blocks need the previous state, so a step can begin only after the last one has ended; the end
-of a kernel synchronises them. A weight of some megabytes stays in the L2 cache from step to step.
+All blocks need the previous state, so a step can begin only after the last step has ended; the end
+of a kernel synchronises the blocks. A weight of some megabytes stays in the L2 cache from step to
+step.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class StepsThreads:
 
 
 def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
-    """Choose few enough units per block to leave enough blocks, and no more slices than terms."""
+    """Choose so few units per block that enough blocks remain, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
@@ -100,12 +101,12 @@ def extern_steps(
     sizes = int(steps), int(batch), int(hidden)
     shapes = {after: sizes for _, after in kind.states}
 
-    # Without these, buffers could begin anywhere in memory, and kernels would be told where.
-    given = [
+    # Without these, buffers could begin anywhere in memory, and kernels would take offsets.
+    input_buffers = [
         tirx.decl_buffer(each.shape, dtype, name)
         for name, each in zip(kind.inputs, inputs, strict=True)
     ]
-    made = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
+    output_buffers = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
@@ -121,8 +122,8 @@ def extern_steps(
         list(inputs),
         body,
         name=kind.name,
-        in_buffers=given,
-        out_buffers=made,
+        in_buffers=input_buffers,
+        out_buffers=output_buffers,
     )
     return list(results) if len(shapes) > 1 else [results]
 

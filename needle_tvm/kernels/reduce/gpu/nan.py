@@ -3,8 +3,8 @@
 - For a vector, TVM writes isnan as one comparison, which CUDA does not have. TVM's simplifier
   ignores NaN: it turns x != x into false, and not (x <= infinity) into x > infinity. So this module
   tests the bits.
-- On a CPU, max(a, b) is a if a > b else b, and existing code relies on the order. CUDA's function
-  max returns the operand that is not NaN.
+- On a CPU, max(a, b) is computed as `a if a > b else b`, and code relies on this order. CUDA's
+  function max returns the operand that is not NaN.
 - TVM distributes only registered reductions over threads: sums, products, maxima and minima. This
   module registers the maxima and minima that propagate NaN.
 """

@@ -62,9 +62,9 @@ def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule reductions over the same rows, and the values computed from them, with several
     threads per row.
 
-    The rule fits if each reduction has at least 32 terms, and an operand each of whose elements is
-    a term of one result only; if all reductions have the same rows and layout; and if the function
-    ends in one block. Returns None otherwise, and if one thread per row is enough.
+    The rule fits if each reduction has at least 32 terms and an operand whose elements each belong
+    to one result only, if all reductions have the same rows and layout, and if the function ends in
+    one block. Returns None otherwise, and if one thread per row is enough.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())

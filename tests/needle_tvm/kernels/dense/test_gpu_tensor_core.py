@@ -99,7 +99,7 @@ def test_what_a_gpu_has_no_instruction_for_is_left_to_others(dtype, first):
 
 
 def test_halves_lie_in_rows_for_ldmatrix():
-    with pytest.raises(ValueError, match="mma of float16: no operand may be transposed"):
+    with pytest.raises(ValueError, match="mma of float16: operands must not be transposed"):
         Registers("float16", right=True)
 
 

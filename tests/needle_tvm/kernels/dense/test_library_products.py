@@ -57,8 +57,8 @@ def test_what_is_chosen_is_noted():
     [
         ({"products": "blas"}, StageError, "must be one of own, cublas, measured"),
         ({"products": "cublas", "target": "cpu"}, TargetError, "targets of kind cuda"),
-        ({"products": "cublas", "stage": "fused"}, StageError, "only stage 'tuned'"),
-        ({"products": "cublas", "trials": 4}, StageError, "a search is for kernels of our own"),
+        ({"products": "cublas", "stage": "fused"}, StageError, "not stage='fused'"),
+        ({"products": "cublas", "trials": 4}, StageError, "needle's own kernels only"),
     ],
 )
 def test_a_choice_that_cannot_be_met_is_refused(given, error, words):

@@ -120,7 +120,7 @@ def test_the_precision_is_part_of_the_key(rng):
     [
         ("float8", "cpu", "tuned", UsageError, "dtype='float8': must be None or one of float32, t"),
         ("float64", "cpu", "tuned", UsageError, "dtype='float64': must be"),
-        ("tf32", "cpu", "tuned", TargetError, "dtype='tf32': only NVIDIA's GPUs from sm_80 on"),
+        ("tf32", "cpu", "tuned", TargetError, "dtype='tf32': only NVIDIA GPUs from sm_80 on"),
         ("tf32", "cuda:sm_75", "tuned", TargetError, "'tf32': GPUs have it from sm_80 on.*sm_75"),
         ("bfloat16", "cuda:sm_75", "fused", TargetError, "'bfloat16': GPUs have it from sm_80 on"),
         ("float16", "cpu", "noopt", StageError, "'float16': stage 'noopt' computes in the model"),

@@ -294,7 +294,7 @@ def test_bad_arguments_are_named(pool):
             Limits(seconds, memory)
     with pytest.raises(ValueError, match="processes=0: must be at least 1"):
         Workers("w", SERVICE, processes=0, limits=LIMITS)
-    with pytest.raises(TypeError, match="request 1 is no JSON object"):
+    with pytest.raises(TypeError, match="request 1 is not a JSON object"):
         pool.map([{"do": "answer"}, {"do": object()}])
     rounds = pool.map(answers(2))
     next(rounds)
