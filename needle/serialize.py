@@ -51,8 +51,9 @@ def save(
     PyTorch's order of the arguments, `save(values, path)`, works too.
 
     `metadata` is a dict of strings that the file also stores. The file appears whole or not at all:
-    it is written beside `path`, synced, and renamed. Raises OSError if that fails, and TypeError
-    for a value that is not a tensor, an invalid path, and a masked array.
+    it is written beside `path`, synced, and renamed. Raises OSError if that fails, TypeError for a
+    value that is not a tensor and for a masked array, and TypeError or ValueError for an invalid
+    path.
 
     >>> model = nn.Linear(3, 4)
     >>> ndl.save(model, "model.safetensors")
@@ -100,7 +101,7 @@ def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict
     """Return the tensors of the safetensors file `path` by name, without gradients, on `device`
     (None: the CPU).
 
-    Raises OSError if the file cannot be read; ValueError, which names the fault, if it is
+    Raises OSError if the file cannot be read; ValueError, which names the fault, if the file is
     truncated, damaged or has a dtype that needle does not store; TypeError if `path` is not a path.
 
     >>> ndl.save("values.safetensors", {"x": np.ones((2, 3), "float32")})

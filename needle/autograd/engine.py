@@ -60,8 +60,8 @@ def grad(
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
     """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`, leaves
-    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those
-    of Tensor.backward.
+    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are as
+    in Tensor.backward.
 
     `inputs` may be one Tensor. Also raises RuntimeError for an input that is not a leaf, requires
     no gradient, or does not contribute to `root`.

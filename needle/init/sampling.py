@@ -94,12 +94,12 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
 
 
 def rand_like(array: Tensor, **options: Any) -> Tensor:
-    """Return `rand` with the shape, dtype and device of `array`; `options` are those of rand."""
+    """Return `rand` with the shape, dtype and device of `array`; `options` are as in rand."""
     return rand(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def randn_like(array: Tensor, **options: Any) -> Tensor:
-    """Return `randn` with the shape, dtype and device of `array`; `options` are those of randn."""
+    """Return `randn` with the shape, dtype and device of `array`; `options` are as in randn."""
     return randn(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 

@@ -184,7 +184,7 @@ def attend_in_steps(
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Steps]:
     """Return the result of `attend` and its intermediate results. `q`, `k`, `v`, `scale`, `seen`,
-    `added` and `zero_rows` are those of `attend`. Scores are capped to `softcap` * tanh(x /
+    `added` and `zero_rows` are as in `attend`. Scores are capped to `softcap` * tanh(x /
     `softcap`) before masks (0: no cap), and weights are computed in the dtype `precision`. `sink`
     (H,) is the score of one more key per head, whose value is zeros."""
     k, v = repeated_heads(k, q), repeated_heads(v, q)

@@ -56,9 +56,10 @@ def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:
     """Return the sum of products over pairs of axes, like NumPy's and PyTorch's tensordot. A number
-    `axes` pairs so many last axes of `a` with so many first axes of `b`; two lists name the axes of
-    `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the common
-    dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents differ.
+    `axes` pairs that many last axes of `a` with as many first axes of `b`; two lists name the axes
+    of `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the
+    common dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents
+    differ.
 
     >>> ndl.tensordot(ndl.ones(2, 3, 4), ndl.ones(4, 3, 5), ([1, 2], [1, 0])).shape
     (2, 5)
@@ -76,7 +77,9 @@ def tensordot(
     left = normalize_axes("tensordot", given[0], a.ndim)
     right = normalize_axes("tensordot", given[1], b.ndim)
     if len(left) != len(right):
-        raise ShapeError(f"tensordot: {len(left)} axes of a cannot meet {len(right)} axes of b")
+        raise ShapeError(
+            f"tensordot: {len(left)} axes of a do not pair with {len(right)} axes of b"
+        )
     for i, j in zip(left, right, strict=True):
         if not same(a.shape[i], b.shape[j]):
             raise ShapeError(

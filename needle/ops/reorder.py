@@ -70,7 +70,7 @@ def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
     begin = start + extent if start < 0 else start
     if begin < 0 or length < 0 or begin + length > extent:
         raise ValueError(
-            f"narrow: there are no {length} elements from {start} on along an axis of {extent}"
+            f"narrow: {length} elements from {start} on do not fit an axis of extent {extent}"
         )
     return getitem(a, (*[slice(None)] * axis, slice(begin, begin + length)))
 
@@ -328,8 +328,8 @@ def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
     size."""
     if isinstance(parts, Expression) or not same(n, parts * size):
         raise TraceError(
-            f"tracing: the number of parts of an axis of size {n} is not known at every size; a "
-            "Dim's multiple_of may say so"
+            f"tracing: the number of parts of an axis of size {n} is not known at every size; "
+            "give the Dim a multiple_of"
         )
     return [size] * parts
 

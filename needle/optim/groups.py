@@ -34,7 +34,7 @@ def split_names(owner: str, params: list[Any]) -> tuple[list[Any], list[str] | N
 class Group(MutableMapping[str, Any]):
     """Parameters that share options: a mapping with "params" and each option.
 
-    If the group does not have an option of its own, the mapping returns the optimizer's. "betas" is
+    If the group has no value of its own for an option, it returns the optimizer's. "betas" is
     the pair of beta1 and beta2. Setting an option sets it for the group alone, or for the optimizer
     if it has only this group. "param_names" are the names of the parameters, if they have names.
     "initial_lr" is the rate that schedules start from, if there was a schedule.
@@ -71,8 +71,8 @@ class Group(MutableMapping[str, Any]):
         owner = type(self.optimizer).__name__
         if state.trace is not None:
             raise TraceError(
-                f"tracing: the function sets {name!r} of {owner}, which would happen only now: set "
-                "it outside, or step a schedule in the function"
+                f"tracing: the function sets {name!r} of {owner}, which happens only in the trace: "
+                "set it outside, or step a schedule in the function"
             )
         if name == "betas" and "beta1" in self._names():
             self["beta1"], self["beta2"] = pair_of(owner, value)

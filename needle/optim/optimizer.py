@@ -59,7 +59,7 @@ class Optimizer:
             raise ValueError(f"{name}: no parameters given")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Add a group {"params": tensors, option: value, ...}. Errors are those of the
+        """Add a group {"params": tensors, option: value, ...}. Raises the same errors as the
         constructor."""
         name, number = type(self).__name__, len(self.param_groups)
         if not isinstance(group, Mapping) or "params" not in group:
@@ -129,8 +129,8 @@ class Optimizer:
         return kept
 
     def _set_steps(self, i: int, steps: int) -> None:
-        """Set the number of steps of parameter `i`, a tensor on the host; Python counts in its
-        memory."""
+        """Set the number of steps of parameter `i`, a tensor on the host. Python also counts in the
+        memory of this tensor."""
         counter = np.from_dlpack(self._counts)[i : i + 1]
         counter[0] = steps
         self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)

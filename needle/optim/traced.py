@@ -90,7 +90,8 @@ def _one(
     p, g = cast(param, dtype), cast(-grad if goes_up else grad, dtype)
     scalars = [cast(each, dtype) if isinstance(each, Tensor) else each for each in numbers]
     new, after = rule.formula(TENSORS, p, g, kept, *scalars)
-    # The parameter first: its new value may need the old state, before that is overwritten.
+    # Write the parameter first: its new value may need the old state, which the next lines
+    # overwrite.
     trace.write(param, cast(new, param.dtype))
     for name, value in after.items():
         trace.write(kept[name], value)

@@ -82,8 +82,8 @@ def with_masks(
 
 
 def _added(mask: Tensor, scores: Tensor, sees: bool) -> Tensor:
-    """Return a mask as numbers to add: 0, or the lowest finite number. Finite, so that a query that
-    sees no key weights all keys equally instead of giving NaN."""
+    """Return a mask as numbers to add: 0, or the lowest finite number. An infinite number would
+    give NaN for a query that sees no key; the finite one weights all keys equally."""
     if is_floating(mask.dtype):
         return mask
     if mask.dtype != "bool":

@@ -33,13 +33,13 @@ def ctc_loss(
     once repetitions are merged and the class `blank` is removed (Graves et al. 2006, with the
     forward recursion in logs).
 
-    log_probs is (steps, N, classes). targets are class numbers (N, S), of which the first
-    target_lengths (N,) count; or (sum of target_lengths,), all targets one after the other, for
-    which target_lengths must have values (raises TraceError otherwise). Without N, log_probs is
-    (steps, classes), and targets (S,). The `reduction` "mean" first divides each loss by its
-    target's length. Targets that no path spells give inf, or 0 with `zero_infinity`. The gradient
-    is the exact gradient of this function; PyTorch's is right only after a log_softmax. Raises
-    ShapeError for shapes that do not fit.
+    log_probs is (steps, N, classes). targets are class numbers (N, S); the first target_lengths
+    (N,) of each row count. targets may also be (sum of target_lengths,), all targets one after the
+    other; target_lengths must then have values (raises TraceError otherwise). Without N, log_probs
+    is (steps, classes), and targets (S,). The `reduction` "mean" first divides each loss by the
+    length of its target. Targets that no path spells give inf, or 0 with `zero_infinity`. The
+    gradient is the exact gradient of this function; PyTorch's gradient is right only after a
+    log_softmax. Raises ShapeError for shapes that do not fit.
     """
     check_reduction("ctc_loss", reduction)
     is_single = log_probs.ndim == 2
