@@ -149,7 +149,7 @@ def _check_out_grad(root: Tensor, out_grad: Any) -> None:
     if not isinstance(out_grad, Tensor):
         raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
     if out_grad.shape != root.shape:
-        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
+        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, not {root.shape}")
     if out_grad.device is not root.device:
         raise ValueError(
             f"backward: out_grad and tensor are on different devices: {out_grad.device} and "
@@ -277,10 +277,11 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: boo
 
 
 def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
-    """Return the gradients, none of which shares memory with another or with `out_grad`.
+    """Return the gradients, copied where one shares memory with another one or with `out_grad`.
 
     Ops may return a gradient as a view, or the same gradient for several inputs. If gradients
-    shared memory, an in-place write to one leaf's gradient would change another's.
+    shared memory, an in-place write to one leaf's gradient would change the gradient of another
+    leaf.
     """
     starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
     out = []

@@ -376,8 +376,8 @@ def handle(node: Node | None, data: Any) -> Any:
 
 
 def overwrite(target: Tensor, value: Tensor) -> None:
-    """Set the elements of `target`, in its memory, to those of `value`, rounded to target's dtype.
-    Both have the same shape."""
+    """Set the elements of `target`, in its memory, to the elements of `value`, rounded to target's
+    dtype. Both have the same shape."""
     if state.trace is None or not state.trace.write(target, value.astype(target.dtype)):
         target.realize_cached_data()[...] = value.realize_cached_data()
 

@@ -65,7 +65,7 @@ def spend(elements: int, what: str) -> None:
     if elements > MOST_ELEMENTS:
         raise UnsupportedError(
             f"it asks for {what}, {elements} elements; the budget for requests by the numbers in a "
-            f"file is {MOST_ELEMENTS} elements, or {_GROWTH} times those of a call's inputs"
+            f"file is {MOST_ELEMENTS} elements, or {_GROWTH} times the elements of the inputs"
         )
 
 

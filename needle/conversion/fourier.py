@@ -74,8 +74,8 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
     """Return the n elements, times n, of the real signal whose first n // 2 + 1 frequencies are
-    `parts`. The imaginary part of the first frequency counts as 0, and if n is even, that of the
-    last one too."""
+    `parts`. The imaginary part of the first frequency counts as 0; so does the imaginary part of
+    the last frequency if n is even."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1

@@ -17,7 +17,7 @@ class NamedNode:
 
     def unsupported(self, what: str) -> UnsupportedError:
         """Return the error for a node that needs something that needle does not have."""
-        return UnsupportedError(f"{self}: {what}")
+        return UnsupportedError(f"{self}: not supported: {what}")
 
 
 @contextlib.contextmanager

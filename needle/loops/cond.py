@@ -94,7 +94,7 @@ def _either(
 def _chosen(
     predicate: Tensor, inputs: Sequence[Tensor], whole: Body, captured: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Return the results of one of two branches, whose outputs are the two halves of a body's."""
+    """Return the results of one of two branches, which are the two halves of a body's outputs."""
     half = len(whole.outputs) // 2
     if not half:
         return ()

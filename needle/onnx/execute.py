@@ -135,7 +135,9 @@ def _as_tuple(node: Node, made: Any) -> tuple[Any, ...]:
     if missing or any(
         value is None and name for name, value in zip(node.outputs, outputs, strict=False)
     ):
-        raise node.unsupported(f"its outputs {', '.join(map(repr, node.outputs))} are not all made")
+        raise node.unsupported(
+            f"its converter does not make all of {', '.join(map(repr, node.outputs))}"
+        )
     return outputs
 
 

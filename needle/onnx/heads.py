@@ -26,7 +26,7 @@ def split_heads(node: Node, x: Tensor, heads: int) -> Tensor:
     """Reshape `x` (B, L, H E) to (B, H, L, E) for `heads` H. Raises ModelError for a `node` whose
     input has another shape."""
     if heads < 1 or x.ndim != 3 or x.shape[2] % heads:
-        raise node.invalid(f"{heads} heads of an input of the shape {x.shape}")
+        raise node.invalid(f"an input of shape {x.shape} cannot be split into {heads} heads")
     batch, length, width = x.shape
     return ops.permute(ops.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 

@@ -123,7 +123,7 @@ class _Export:
                 f"{name} ({len(nodes)}, first in {nodes[0].scope or 'the model itself'})"
                 for name, nodes in found.items()
             )
-            raise UnsupportedError(f"export: no rule writes as ONNX: {listed}")
+            raise UnsupportedError(f"export: these ops have no ONNX form: {listed}")
 
     def _moves_once(self, node: Node) -> bool:
         """Return whether a rearranged copy of a weight may replace it, because no other op reads

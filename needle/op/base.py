@@ -117,8 +117,8 @@ class Op:
 
     def decided(self, *specs: Any) -> Op:
         """Return the same op with attributes that do not depend on an extent, for inputs whose
-        extents depend on dims: `emit_te` cannot decide by an extent. The attributes then hold no -1
-        in a shape and no slice end that must be clipped. Raises what `infer` raises."""
+        extents depend on dims: `emit_te` cannot branch on such an extent. The attributes then hold
+        no -1 in a shape and no slice end that must be clipped. Raises the errors of `infer`."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:

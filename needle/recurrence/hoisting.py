@@ -89,7 +89,8 @@ class Parts:
 
     def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[list[Tensor], Finish]:
         """Compute the values before a loop with these `inputs` and `length`. Return the inputs of
-        the loop over `core`, and a function from that loop's results to those of the whole loop."""
+        the loop over `core`, and a function from that loop's results to the results of the whole
+        loop."""
         values: dict[int, Tensor] = dict(enumerate(inputs))
         for number in self._ahead:
             self._compute(number, values, length)

@@ -97,7 +97,7 @@ class Graph:
         `inputs`.
 
         Arguments may be given by position or by name. Raises TypeError if their nesting differs
-        from that of the traced call, or if a static argument has another value.
+        from the nesting of the traced call, or if a static argument has another value.
         """
         args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
         found, leaves = flatten_call(self.signature, args, kwargs)

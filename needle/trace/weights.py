@@ -1,8 +1,8 @@
 """The current weights of a traced function, and whether they have changed.
 
 Weights are found by name. They belong to Modules (the function itself, its arguments, or outer
-Modules that it reads) or are outer Parameters that it reads. To check that nothing has changed, two
-counters are compared (of in-place writes and of replaced values), and the entries of each list,
+Modules that it reads) or are outer Parameters that it reads. The check that nothing has changed
+compares two counters (of in-place writes and of replaced values) and the entries of each list,
 dict, closure and plain object that leads to a weight.
 """
 

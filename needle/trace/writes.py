@@ -120,11 +120,11 @@ class Effects:
     """The reads and writes of a traced function's calls besides its arguments and weights.
 
     The last inputs of the graph are the arrays of `fed`, which it only reads, and of `kept`, whose
-    new values are the last results. Each call runs all `actions` in order: those up to the last
-    that feeds an array run before the code, the others after it. Each of the `guards` and `checks`
-    tells whether a condition of the trace still holds; the conditions of `checks` cannot change
-    while only calls write. `clean` are the tensors whose gradient must be None when a call begins;
-    `cleared` are the tensors whose gradient a call drops.
+    new values are the last results. Each call runs all `actions` in order: the actions up to the
+    last one that feeds an array run before the code, the others after it. Each of the `guards` and
+    `checks` tells whether a condition of the trace still holds; the conditions of `checks` cannot
+    change while only calls write. `clean` are the tensors whose gradient must be None when a call
+    begins; `cleared` are the tensors whose gradient a call drops.
     """
 
     def __init__(self) -> None:
@@ -149,8 +149,8 @@ class Effects:
             for name, tensor in self.clean:
                 if tensor.grad is not None:
                     raise TraceError(
-                        f"{name}.grad is not None when the call begins, but compiled code adds to "
-                        "no gradient from outside: call zero_grad() before"
+                        f"{name}.grad is not None when the call begins, but compiled code does not "
+                        "add to earlier gradients: call zero_grad() before"
                     )
             for tensor in self.cleared:
                 tensor.grad = None
@@ -313,7 +313,7 @@ class Writing:
         if not self.records_writes:
             return f"; a trace changes nothing{user_line()}"
         return (
-            "; compiled code writes to Parameters, to buffers and to other tensors that were there "
+            "; compiled code writes to Parameters, to buffers and to other tensors that existed "
             f"before the call, in their shape and dtype{user_line()}"
         )
 

@@ -8,7 +8,7 @@ namespace {
 
 void check_index(const View& index, const char* what) {
   if (index.dtype() != DType::int32 && index.dtype() != DType::int64)
-    throw TypeError(std::string(what) + ": index must be of integers, not " + name(index.dtype()));
+    throw TypeError(std::string(what) + ": index must hold integers, not " + name(index.dtype()));
 }
 
 void check_axis(const View& x, int64_t axis, const char* what) {

@@ -72,7 +72,7 @@ def loop(
     except NO_CELL as error:
         if run.is_open:
             raise node.unsupported(
-                f"the trip count {most}, which a Dim leaves open, of a body that must be unrolled "
+                f"the trip count {most}, which a Dim leaves open, for a body that must be unrolled "
                 f"({error})"
             ) from error
         made = None

@@ -149,4 +149,4 @@ def _with(version):
 def test_strings_among_the_weights():
     proto = dense()
     proto.graph.initializer.append(numpy_helper.from_array(np.array(["a"], object), "t"))
-    raises(proto, UnsupportedError, "tensor 't': strings")
+    raises(proto, UnsupportedError, "tensor 't': tensors of strings")
