@@ -176,7 +176,7 @@ def _parts(name: str, value: Any, entry: Any, is_tensor: Any) -> Iterator[tuple[
     elif isinstance(value, (tuple, list)) and isinstance(entry, (tuple, list)):
         pairs = [*enumerate(entry)] if len(entry) == len(value) else []
     if not pairs:
-        raise DimError(f"dims[{name!r}]={entry!r}: must be nested as the argument is")
+        raise DimError(f"dims[{name!r}]={entry!r}: must be nested like the argument")
     for key, part in pairs:
         yield from _parts(f"{name}_{key}", value[key], part, is_tensor)
 

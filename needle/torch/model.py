@@ -39,7 +39,7 @@ class TorchModel(Part):
 
     Parameters and floating-point buffers have the names and shapes of PyTorch's `state_dict`;
     integer buffers that the program does not write are constants. If the program writes to
-    parameters or buffers, each call outside a trace writes to the module's.
+    parameters or buffers, each call outside a trace writes to the module's own.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def attention(
         k, v = (split_heads(node, x, node.integer("kv_num_heads")) for x in (k, v))
     if not q.ndim == k.ndim == v.ndim == 4:
         raise node.invalid(
-            f"{query.shape}, {key.shape} and {value.shape} must have the same number of axes, 3 or 4"
+            f"{query.shape}, {key.shape} and {value.shape} must all have 3 axes, or all 4"
         )
     if q.shape[1] % k.shape[1]:
         raise node.invalid(
