@@ -14,7 +14,8 @@ from needle_runtime.memory import CudaMemory, Memory
 
 
 class Input(NamedTuple):
-    """An input of the code, or a result. `range` is that of an index; `alignment` is in bytes."""
+    """An input of the code, or a result. `range` holds the valid values of an index; `alignment` is
+    in bytes."""
 
     name: str
     shape: Shape

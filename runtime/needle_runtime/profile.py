@@ -139,8 +139,8 @@ def profile(
     """Time every call of `runs` runs of a `program`, on `inputs`, or on random inputs of these
     `sizes` (see `random_inputs`).
 
-    Raises UsageError for fewer than one run and for sizes that are not the program's, InputError
-    for inputs that do not fit, ParameterError if the program has no weights.
+    Raises UsageError for fewer than one run and for sizes that the program does not have,
+    InputError for inputs that do not fit, ParameterError if the program has no weights.
     """
     if type(runs) is not int:
         raise UsageError(f"profile: runs={runs!r}: must be an integer")
@@ -158,7 +158,7 @@ def profile(
         executor.call(tensors)
         plain.append(time.perf_counter() - start)
     found = Profile(statistics.median(plain))
-    # On a separate machine: the one of this thread stays without an instrument.
+    # A separate machine is used, so that the machine of this thread gets no instrument.
     watch = _Watch()
     machine = executor.new_machine()
     machine["set_instrument"](load_ffi().convert(watch))

@@ -139,8 +139,7 @@ void check_like(const View& param, const View& other, DType expected, const char
     throw std::invalid_argument(
         std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
         " does not match the parameter's " + name(param.dtype()) + " " + param.shape().str() +
-        (expected == param.dtype() ? ""
-                                   : std::string(", which takes ") + name(expected) + " here"));
+        (expected == param.dtype() ? "" : std::string("; it must be ") + name(expected)));
 }
 
 // Runs `update` on compact memory; a strided view is updated as a copy and written back.

@@ -89,7 +89,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if version != (1, 0):  # a header of up to 4 GB; NumPy writes such headers only on request
         length = file.read(4)
         if int.from_bytes(length, "little") > _LONGEST_HEADER:
-            raise ValueError(f"a header of {int.from_bytes(length, 'little')} bytes")
+            raise ValueError(f"its header has {int.from_bytes(length, 'little')} bytes")
         file = io.BytesIO(length + file.read(int.from_bytes(length, "little")))
         shape, _, dtype = format.read_array_header_2_0(file)
     else:

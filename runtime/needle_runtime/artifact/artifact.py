@@ -152,7 +152,7 @@ class Artifact:
 
     @property
     def obstacle(self) -> str | None:
-        """Why this machine cannot run the code, in one line, or None if it can.
+        """The reason why this machine cannot run the code, in one line; None if it can.
 
         TVM's version is checked separately, by `check_versions`.
         """

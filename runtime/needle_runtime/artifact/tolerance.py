@@ -53,8 +53,8 @@ def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]
 
     `dtypes` are the dtypes that its results and intermediate values are rounded to. `sums` are its
     reductions: for each, the dtype that it accumulates in and its number of terms; their errors add
-    up. The bound for a sum is that of `relative_tolerance`; rounding each value once more counts as
-    a sum of one term in its dtype. Functions of integers only get 0.
+    up. `relative_tolerance` gives the bound for a sum; rounding each value once more counts as a
+    sum of one term in its dtype. Functions of integers only get 0.
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
@@ -88,8 +88,8 @@ def estimated_tolerances(
     """Return the allowed difference between two computations of each of `outputs`, relative to its
     magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
 
-    Every weight of at least two axes counts as a layer whose sums are as long as the longest that
-    any of the weights allows.
+    Every weight of at least two axes counts as a layer. Its sums are taken to be as long as the
+    longest sum that any of the weights allows.
     """
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
@@ -105,10 +105,10 @@ def estimated_tolerances(
 class Comparison:
     """The difference between a result and the expected one.
 
-    `absolute` is the largest difference of an element, and `relative` is the same relative to the
-    scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity differs.
-    `wrong` masks the elements that are out of bounds, and `what` describes them: their number, and
-    the first one. `what` is empty if the result is right.
+    `absolute` is the largest difference of an element, and `relative` is that difference relative
+    to the scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity
+    differs. `wrong` masks the elements that are out of bounds, and `what` describes them: their
+    number, and the first one. `what` is empty if the result is right.
     """
 
     absolute: float

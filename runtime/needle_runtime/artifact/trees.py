@@ -134,7 +134,7 @@ def _field(value: Any, name: str, where: str) -> Any:
 def _is_same(value: Any, compiled: Any) -> bool:
     """Return whether a static argument is the value that the model was compiled for.
 
-    2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
+    2.0 is not 2, and 1 is not True: the results would have another dtype. NaN equals NaN.
     """
     for kind in _PLAIN:  # NumPy's float64 is a float
         if isinstance(value, kind) != isinstance(compiled, kind):

@@ -26,8 +26,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle has: its files with their sizes and, for libraries, the least glibc that each
-    runs with; and for a signed model, whether libsodium, which checks signatures, is in it."""
+    """The contents of a bundle: its files with their sizes, the least glibc that each library runs
+    with, and, for a signed model, whether it has libsodium, which checks signatures."""
 
     path: Path
     machine: str

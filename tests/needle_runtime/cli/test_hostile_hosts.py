@@ -142,7 +142,7 @@ def test_a_header_of_an_array_is_not_read_without_end(exported, tmp_path):
         )
     done = shell(f"needle_tvm run {exported} {path}")
     one_line(done, 1)
-    assert "a header of 268435456 bytes" in done.stderr
+    assert "its header has 268435456 bytes" in done.stderr
 
 
 def test_a_gzip_file_is_unpacked_as_far_as_its_header_says(tmp_path):
