@@ -212,7 +212,7 @@ def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
     is 2."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
-            f"{name}: shape {a.shape} is not that of complex numbers: the last axis must have "
+            f"{name}: shape {a.shape} does not hold complex numbers: the last axis must have "
             "extent 2, for the real and the imaginary part; for real numbers use rfft, or convert "
             "them with fft.from_real"
         )

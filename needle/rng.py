@@ -145,7 +145,7 @@ def set_state(saved: Mapping[str, Any]) -> None:
             else:
                 raise ValueError(f"unknown kind {kind!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"set_state: not the state of a generator: {error!r}") from None
+        raise ValueError(f"set_state: the state is not a generator's: {error!r}") from None
 
 
 def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...], tuple[slice, ...]]:

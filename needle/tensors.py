@@ -40,7 +40,9 @@ def tensor(
     if not requires_grad:
         return made
     if not _dtypes.is_floating(made.dtype):
-        raise TypeError(f"tensor: a {made.dtype} tensor cannot require a gradient")
+        raise TypeError(
+            f"tensor: a {made.dtype} tensor cannot require a gradient; only floating dtypes can"
+        )
     return Tensor(made, requires_grad=True)
 
 

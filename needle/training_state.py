@@ -148,7 +148,7 @@ def _state(part: Any) -> Any:
 def _restore(part: Any, state: Any) -> None:
     if isinstance(part, (list, tuple)):
         if len(state) != len(part):
-            raise ValueError(f"{len(state)} states for {len(part)}")
+            raise ValueError(f"the file has {len(state)} states, but there are {len(part)} parts")
         for each, its in zip(part, state, strict=True):
             _restore(each, its)
     elif isinstance(part, np.random.Generator):

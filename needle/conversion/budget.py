@@ -54,7 +54,7 @@ def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
     """
     extents = tuple(shape)
     if any(bounds_of(n)[0] < 0 for n in extents):
-        raise ModelError(f"it makes a tensor of shape {list(extents)}, which is negative")
+        raise ModelError(f"it makes a tensor of shape {list(extents)}, which has a negative extent")
     if _least(extents) > _room.get():
         spend(_least(extents), f"a tensor of shape {list(extents)}")
     return extents

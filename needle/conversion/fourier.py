@@ -25,7 +25,10 @@ def check_length(node: NamedNode, n: int) -> None:
     while factor * factor <= rest:
         rest, factor = (rest // factor, factor) if rest % factor == 0 else (rest, factor + 1)
     if rest > _LARGEST_PRIME:
-        raise node.unsupported(f"a transform of {n}, which has the prime factor {rest}")
+        raise node.unsupported(
+            f"a transform of {n}, which has the prime factor {rest}; the largest is "
+            f"{_LARGEST_PRIME}"
+        )
 
 
 def fitted(x: Tensor | None, n: int) -> Any:

@@ -204,7 +204,7 @@ class ConcatDataset(Dataset):
     def __getitem__(self, index: int) -> Any:
         ends = self.cumulative_sizes
         if not -ends[-1] <= index < ends[-1]:
-            raise IndexError(f"ConcatDataset: index {index} for {ends[-1]} items")
+            raise IndexError(f"ConcatDataset: index {index} is out of range for {ends[-1]} items")
         index = index % ends[-1]
         number = bisect.bisect_right(ends, index)
         return self.datasets[number][index - (ends[number - 1] if number else 0)]

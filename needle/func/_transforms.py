@@ -111,7 +111,7 @@ def jvp(
     """
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         given = f"{type(primals).__name__} and {type(tangents).__name__}"
-        raise TypeError(f"jvp: primals and tangents are tuples, not {given}")
+        raise TypeError(f"jvp: primals and tangents must be tuples, not {given}")
     call = Call("jvp", func, primals, {}, tuple(range(len(primals))), has_aux)
     directions = matching("jvp", "tangent", tangents, call.in_tree, call.ends)
     push = Push(call)

@@ -41,7 +41,9 @@ class Cell(Module):
         super().__init__()
         counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
         if isinstance(bias, str):  # in PyTorch's RNN this argument is the nonlinearity
-            raise TypeError(f"{type(self).__name__}: bias is {bias!r}; give nonlinearity by name")
+            raise TypeError(
+                f"{type(self).__name__}: bias is {bias!r}, not a bool; give nonlinearity by name"
+            )
         self.input_size = input_size
         self.hidden_size = hidden_size
         bound = 1 / math.sqrt(hidden_size)

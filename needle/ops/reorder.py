@@ -39,7 +39,7 @@ def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence
     old = normalize_axes("moveaxis", source, a.ndim)
     new = normalize_axes("moveaxis", destination, a.ndim)
     if len(old) != len(new):
-        raise ShapeError(f"moveaxis: {source} and {destination} must be the same number of axes")
+        raise ShapeError(f"moveaxis: {source} and {destination} must have the same number of axes")
     order = [axis for axis in range(a.ndim) if axis not in old]
     for place, axis in sorted(zip(new, old, strict=True)):
         order.insert(place, axis)
@@ -193,7 +193,7 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
     check_tensors("repeat", a=a)
     times = as_shape("repeat", repeats)
     if len(times) < a.ndim:
-        raise ShapeError(f"repeat: {times} must have repeats for each axis of {a.shape}")
+        raise ShapeError(f"repeat: {times} must have one number for each axis of {a.shape}")
     shape = (*[1] * (len(times) - a.ndim), *a.shape)
     apart = [n for extent in shape for n in (1, extent)]
     spread = [n for pair in zip(times, shape, strict=True) for n in pair]

@@ -260,7 +260,7 @@ def searchsorted(
     if sorter is not None:
         check_tensors("searchsorted", a=a, sorter=sorter)
         if not same(sorter.shape, a.shape):
-            raise ShapeError(f"searchsorted: sorter {sorter.shape} for elements {a.shape}")
+            raise ShapeError(f"searchsorted: sorter has shape {sorter.shape}, not {a.shape}")
         a = take_along_axis(a, sorter, -1)
     found: Tensor = applied(Searchsorted(bool(right) or side == "right"), a, values)
     return cast(found, "int32") if out_int32 else found

@@ -27,7 +27,9 @@ def split_names(owner: str, params: list[Any]) -> tuple[list[Any], list[str] | N
         return params, None
     if not all(named):
         first = named.index(False)
-        raise ValueError(f"{owner}: parameter {first} has no name, but others have: name all")
+        raise ValueError(
+            f"{owner}: parameter {first} has no name, but other parameters have: name all of them"
+        )
     return [param for _, param in params], [name for name, _ in params]
 
 

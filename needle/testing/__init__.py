@@ -275,7 +275,7 @@ class _Case:
             self.op(*[examples.tensor(a, device, False) for a in arrays])
         except kind:
             return
-        raise OpCheckError(f"{self.where}: infer refuses the dtype, {device} computes")
+        raise OpCheckError(f"{self.where}: infer refuses the dtype, but {device} computes it")
 
 
 def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> None:

@@ -105,7 +105,9 @@ class Graph:
             tag = "tuple" if kind == "args" else "dict"
             wrong = tree.difference({tag: self.input_tree[kind]}, {tag: found[kind]}, kind)
             if wrong:
-                raise TypeError(f"arguments differ from those of the traced call: {wrong}")
+                raise TypeError(
+                    f"the arguments differ from the arguments of the traced call: {wrong}"
+                )
         return [value for _, value in leaves]
 
     def unflatten_outputs(self, values: Sequence[Any]) -> Any:

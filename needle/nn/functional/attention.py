@@ -120,7 +120,7 @@ def scaled_dot_product_attention(
     owner = "scaled_dot_product_attention"
     fraction(owner, "dropout_p", dropout_p)
     if is_causal and attn_mask is not None:
-        raise ValueError(f"{owner}: is_causal needs attn_mask None")
+        raise ValueError(f"{owner}: give attn_mask or is_causal, not both")
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 2:
             raise ShapeError(f"{owner}: {name} has shape {x.shape}, not (..., length, features)")
