@@ -89,8 +89,8 @@ def examples(
         )
         if math.prod(shape) > _MOST_DRAWN:
             raise ModelError(
-                f"input {info.name!r} has the shape {shape}: examples of more than {_MOST_DRAWN} "
-                "elements are not made: give an example"
+                f"input {info.name!r} has the shape {shape}; needle draws at most {_MOST_DRAWN} "
+                "elements: give an example"
             )
         found.append(_drawn(rng, shape, str(info.dtype)))
     return found
@@ -109,7 +109,9 @@ def _learn(info: Info, shape: tuple[int, ...], known: dict[Any, int]) -> None:
         )
     for n, m in zip(info.shape, shape, strict=True):
         if isinstance(n, str) and known.setdefault(n, m) != m:
-            raise ModelError(f"input {info.name!r}: size {n!r} is {m}, and {known[n]} elsewhere")
+            raise ModelError(
+                f"input {info.name!r}: size {n!r} is {m}, but {known[n]} on another axis"
+            )
 
 
 def _size(

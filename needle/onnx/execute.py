@@ -96,7 +96,7 @@ def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -
         wanted = "a sequence" if found.kind(i) == "Items" else "a tensor"
         has = given.get(type(value), "a tensor")
         if has != wanted:
-            raise ModelError(f"{node}: input {i} is {has}, and must be {wanted}")
+            raise ModelError(f"{node}: input {i} is {has}; it must be {wanted}")
 
 
 def _computed(

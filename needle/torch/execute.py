@@ -137,6 +137,6 @@ def _check(node: Node, index: int, value: Any) -> None:
         return
     if dtype_name(value) != wanted.dtype or not same(tuple(value.shape), wanted.shape):
         raise node.unsupported(
-            f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, and "
+            f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, but "
             f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
         )

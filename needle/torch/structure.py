@@ -330,7 +330,7 @@ def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
     if kind == "static":
         if type(value) is not type(parts) or (value != parts and value == value):
             shown = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
-            raise TypeError(f"{where} is {shown}, and was {parts!r} when the model was exported")
+            raise TypeError(f"{where} is {shown}, but was {parts!r} when the model was exported")
         return
     named = [*_items(kind, parts)]
     if kind in ("tuple", "list"):

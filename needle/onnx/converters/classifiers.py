@@ -121,7 +121,9 @@ def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
     labels, x = _labels(node), floats(data)
     counts = node.integers("vectors_per_class", ())
     if len(counts) != len(labels) or len(labels) < 2 or not sum(counts):
-        raise node.unsupported(f"vectors_per_class {list(counts)} for {len(labels)} labels")
+        raise node.unsupported(
+            f"vectors_per_class is {list(counts)}, but there are {len(labels)} labels"
+        )
     pairs = list(itertools.combinations(range(len(labels)), 2))
     shift = node.numbers("rho")
     if len(shift) != len(pairs):

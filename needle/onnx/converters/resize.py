@@ -170,7 +170,9 @@ def resize(
         return _resized(node, x, resized, method)
     bounds = _numbers(node, roi, "the region of interest")
     if len(bounds) != 2 * len(axes):
-        raise node.invalid(f"roi is {len(bounds)} numbers for {len(axes)} axes")
+        raise node.invalid(
+            f"roi has {len(bounds)} numbers, not {2 * len(axes)} for {len(axes)} axes"
+        )
     regions = dict(
         zip(axes, zip(bounds[: len(axes)], bounds[len(axes) :], strict=True), strict=True)
     )
@@ -204,7 +206,7 @@ def _by_scales(
     node: Node, x: Tensor, axes: Sequence[int], scales: Sequence[float]
 ) -> list[_Resized]:
     if len(scales) != len(axes):
-        raise node.invalid(f"scales are {len(scales)} numbers for {len(axes)} axes")
+        raise node.invalid(f"scales has {len(scales)} numbers, but there are {len(axes)} axes")
     return [
         _Resized(axis, _scaled(node, x.shape[axis], scale), scale)
         for axis, scale in zip(axes, scales, strict=True)
@@ -229,7 +231,7 @@ def _scaled(node: Node, n: Any, scale: float) -> Any:
 
 def _by_sizes(node: Node, x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> list[_Resized]:
     if len(sizes) != len(axes):
-        raise node.invalid(f"sizes are {len(sizes)} numbers for {len(axes)} axes")
+        raise node.invalid(f"sizes has {len(sizes)} numbers, but there are {len(axes)} axes")
     policy = _choice(node, "keep_aspect_ratio_policy") if node.opset >= 18 else "stretch"
     if policy == "stretch":
         return [_Resized(axis, m) for axis, m in zip(axes, sizes, strict=True)]
