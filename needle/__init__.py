@@ -25,8 +25,8 @@ For developers of this package:
 - `common.keywords` checks the keywords of public functions, methods and constructors: every name of
   an axis works, and the error for an unknown keyword names the right one. `autograd.destination`
   reads the arguments of `to`.
-- `func` has transforms of functions, such as gradients; they use the engine's `vector_jacobian`
-  alone.
+- `func` has transforms of functions, such as gradients; they use only the engine's
+  `vector_jacobian`.
 - `serialize` writes a safetensors file whole or not at all. `training_state` writes a whole
   training state into one such file.
 - `distributed` trains one model in several processes. Hooks of the parameters sum the gradients

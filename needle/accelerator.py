@@ -1,4 +1,4 @@
-"""The accelerator of this machine, a CUDA GPU or none; the names are those of torch.accelerator."""
+"""The accelerator of this machine, a CUDA GPU or none; the names are as in torch.accelerator."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
     with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements are
-    read. The imaginary part of the first of these is taken as 0; so is that of the last, if n is
-    even. Otherwise it is like `ifft`.
+    read. The imaginary part of the first element counts as 0; if n is even, the imaginary part of
+    the last element counts as 0 too. Otherwise it is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -177,7 +177,7 @@ def from_complex(
 ) -> Tensor:
     """Return the complex tensor (..., 2) of a NumPy array `values` (...) of complex or real
     numbers: float32 for complex64, float32 and float16, else float64. device and requires_grad are
-    those of Tensor.
+    as in Tensor.
 
     >>> ndl.fft.from_complex(np.array([1 + 2j])).numpy().tolist()
     [[1.0, 2.0]]

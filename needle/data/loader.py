@@ -49,7 +49,7 @@ class _Pass:
 
 class DataLoader:
     """Iterates over `dataset`, which has items by number or is an IterableDataset, in batches of
-    `batch_size` items on `device` (None: the CPU). The arguments are PyTorch's, and some more.
+    `batch_size` items on `device` (None: the CPU). It takes PyTorch's arguments, and some more.
 
     `collate_fn` makes a batch from a list of items (None: `default_collate`). `sampler` yields the
     numbers of the items in order, or `batch_sampler` lists of numbers; `shuffle` makes the order

@@ -27,7 +27,7 @@ class Embedding(Tying):
     and has a longer norm (of `norm_type`) is scaled down to max_norm, as in
     `nn.functional.embedding`. Raises ValueError for `sparse`: gradients are never sparse. For
     weight tying, assign the weight of a Linear (embedding_dim, num_embeddings); with a max_norm
-    this is a ValueError.
+    this raises ValueError.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)

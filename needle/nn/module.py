@@ -22,7 +22,7 @@ class Module(Converting):
     A module finds Parameters and sub-modules in its attributes, and in lists, tuples and dicts in
     them. Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not
     learned. As in PyTorch, a Parameter may be replaced by a Parameter or None, a Module by a Module
-    or None, and a registered buffer by a Tensor or None; any other assignment is a TypeError.
+    or None, and a registered buffer by a Tensor or None; any other assignment raises TypeError.
     """
 
     training: bool
@@ -76,7 +76,7 @@ class Module(Converting):
         return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
 
     def modules(self) -> Found[Module]:
-        """Return this module and every one below it, each once, parents first."""
+        """Return this module and every module below it, each once, parents first."""
         return Found(module for _, module in self.named_modules())
 
     def modules_below(self) -> Found[Module]:

@@ -278,7 +278,7 @@ class PixelUnshuffle(Module):
 
 class Upsample(Module):
     """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
-    `scale_factor`. The arguments are those of nn.functional.interpolate."""
+    `scale_factor`. The arguments are as in nn.functional.interpolate."""
 
     def __init__(
         self,

@@ -320,7 +320,7 @@ def _has_body(onnx: Any, key: tuple[str, str], opsets: dict[str, int]) -> bool:
 
 
 def _nodes(work: Any) -> list[Any]:
-    """Return all nodes of a proto, including those of subgraphs and functions."""
+    """Return all nodes of a proto, including the nodes of subgraphs and functions."""
     found, stack = [], [*work.graph.node, *(node for f in work.functions for node in f.node)]
     while stack:
         node = stack.pop()

@@ -110,8 +110,8 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the dot product of vectors, or a @ b for matrices, in the common dtype. As in NumPy, a
     0-d operand scales the other. With more axes, it sums over the last axis of `a` and the last but
-    one axis of `b`, and the result has the other axes of `a`, then those of `b`. (PyTorch's dot
-    takes only vectors.) Raises ShapeError if the extents differ.
+    one axis of `b`, and the result has the other axes of `a`, then the other axes of `b`.
+    (PyTorch's dot takes only vectors.) Raises ShapeError if the extents differ.
 
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
     3.0

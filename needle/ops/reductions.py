@@ -168,7 +168,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 def _root(total: Tensor, ord: float) -> Tensor:
     """Return total ** (1 / ord). Where the slope of the root is infinite, at a total of 0 (or of
-    inf, for a negative ord), the gradient is 0: the root is computed of 1 there and dropped."""
+    inf, for a negative ord), the gradient is 0: there the root of 1 is computed instead and then
+    dropped."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))

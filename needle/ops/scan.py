@@ -157,7 +157,7 @@ class LogCumSumExp(_Accumulate):
             y = apply(self, (x,))
         decay = _decay(y, self.axis, self.reverse)
         later = apply(LinearScan(self.axis, not self.reverse), (decay, out_grad))
-        # Where only -inf was summed, exp(x) is 0 whatever it is divided by.
+        # Where all summands are -inf, exp(x) is 0, whatever the divisor is.
         return cast(exp(x - where(y == float("-inf"), 0.0, y)) * later, dtype)
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:

@@ -78,8 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which the parameters have the values of the averages. Its exit gives
-        the parameters their own values back."""
+        """Return a context in which the parameters have the values of the averages. On exit they
+        get their own values back."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:

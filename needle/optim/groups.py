@@ -113,7 +113,7 @@ class Group(MutableMapping[str, Any]):
 
 class Options:
     """The options of a group as attributes. `numbers`, in the form of a state_dict, replace the
-    group's own options; other attributes are the optimizer's."""
+    group's own options; all other attributes come from the optimizer."""
 
     def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
         self._group, self._own = group, group.own

@@ -37,7 +37,8 @@ _BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only names with two un
 _OF_DISPATCHER = re.compile(rf"torch\.ops((?:\._?[A-Za-z]\w*|{_BITWISE}){{2,3}})")
 _SYMBOL = re.compile(r"[A-Za-z]\w*")
 
-# The functions in expressions of sizes, in addition to those of torch.utils._sympy.functions.
+# The functions in expressions of sizes, in addition to the functions of
+# torch.utils._sympy.functions.
 _FUNCTIONS = frozenset(
     "Symbol Integer Float Rational Add Mul Pow Mod Max Min Abs sign sqrt floor ceiling Eq Ne Lt "
     "Le Gt Ge Equality Unequality StrictLessThan LessThan StrictGreaterThan GreaterThan And Or Not "

@@ -32,8 +32,8 @@ def category(dtype: str) -> str:
 
 def promoted_dtype(*operands: Any) -> str:
     """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A tensor
-    without axes counts only if its category is higher than that of all tensors with axes, and a
-    Python number only if its category is higher than that of all tensors."""
+    without axes counts only if its category is higher than the category of all tensors with axes,
+    and a Python number only if its category is higher than the category of all tensors."""
     levels: list[str | None] = [None, None, None]  # tensors with axes, tensors without, numbers
     for each in operands:
         if each is None:

@@ -237,7 +237,7 @@ def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
 
 
 def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a value, with names like those of `needle.common.tree.flatten`."""
+    """Yield the tensors of a value, named as by `needle.common.tree.flatten`."""
     if tree == trees.LEAF:
         yield name, value
         return

@@ -137,7 +137,8 @@ def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
     """Return x (..., heads, S, E) with each head repeated until there are as many as query has."""
     if query.ndim < 3 or x.ndim < 3 or query.shape[-3] % x.shape[-3]:
         raise ShapeError(
-            f"{owner}: the heads of {x.shape} must divide those of query {query.shape} (axis -3)"
+            f"{owner}: the heads of {x.shape} must divide the heads of query {query.shape} (axis "
+            "-3)"
         )
     heads, length, features = x.shape[-3:]
     times = query.shape[-3] // heads

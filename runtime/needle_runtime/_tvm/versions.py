@@ -15,8 +15,9 @@ from pathlib import Path
 TVM = "0.27.0.post1"
 FFI = "0.1.14.post1"
 
-# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned one, and those of the last
-# two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these lines.
+# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned pair, and the pairs of the
+# last two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these
+# lines.
 RUNS = {
     ("0.27.0.post1", "0.1.14.post1"),
 }
