@@ -33,7 +33,7 @@ _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=Non
 
 @contextmanager
 def call(shapes: Sequence[Sequence[Any]]) -> Iterator[None]:
-    """Context of a call with inputs of these shapes."""
+    """Return a context for a call with inputs of these shapes."""
     token = _room.set(_GROWTH * sum(_least(shape) for shape in shapes))
     try:
         yield
@@ -71,7 +71,8 @@ def spend(elements: int, what: str) -> None:
 
 @contextmanager
 def looping() -> Iterator[None]:
-    """Context of a node whose subgraphs run: the outermost one starts the count of `iterate`."""
+    """Return a context for a node whose subgraphs run: the outermost one starts the count of
+    `iterate`."""
     token = _iterations.set([0]) if _iterations.get() is None else None
     try:
         yield

@@ -246,8 +246,8 @@ def _check_type(onnx: Any, info: Any) -> None:
 
 
 def _expanded(onnx: Any, work: Any) -> Any:
-    """Replace functions by their bodies: the model's own functions, and those that ONNX defines for
-    operators without a converter."""
+    """Replace functions by their bodies: the model's own functions, and the functions that ONNX
+    defines for operators without a converter."""
     _check_functions(work)
     opsets = {_domain(entry.domain): entry.version for entry in work.opset_import}
     own = {(f.domain, f.name) for f in work.functions}

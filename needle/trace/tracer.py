@@ -74,8 +74,8 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Trace on the calling thread inside the context. Its exit undoes assignments to
-        modules."""
+        """Trace on the calling thread inside the context. On exit, assignments to modules are
+        undone."""
         state.trace = self
         try:
             yield
@@ -364,7 +364,7 @@ def trace_flat(
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a `value` for which `is_tensor` is true as a Tensor."""
+    """Return `value`, for which `is_tensor` is true, as a Tensor."""
     return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
 
 

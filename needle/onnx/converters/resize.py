@@ -93,8 +93,8 @@ class Method:
         return xp.maximum(xp.minimum(found, n - 1), 0).astype("int64")
 
     def taps(self, xp: Any, place: Any, n: Any, scale: float) -> list[tuple[Any, Any]]:
-        """Return the (elements, weights) of which each `place` among `n` elements is the sum, at
-        this `scale`, computed with `xp`."""
+        """Return the (elements, weights) whose sum gives each `place` among `n` elements at this
+        `scale`, computed with `xp`."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = 2 if self.mode == "cubic" else 1
         first = math.floor(-reach / shrink) + 1
@@ -281,8 +281,8 @@ def _taps(x: Tensor, to: _Resized, how: Method) -> int:
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:
-    """Sort the axes: those that shrink first, because less work remains, and among equals the last,
-    because rows are vectors."""
+    """Sort the axes: axes that shrink come first, because less work remains; among equals the last
+    axis comes first, because rows are vectors."""
     if any(isinstance(n, Expression) for r in resized for n in (r.size, x.shape[r.axis])):
         return list(resized)
     return sorted(resized, key=lambda r: (r.size / max(x.shape[r.axis], 1), -r.axis))

@@ -55,7 +55,7 @@ class Trees:
 
     def depth(self, node: Node) -> int:
         """Return the largest number of decisions above a leaf. Raises ModelError, which names the
-        `node`, for a circle."""
+        `node`, for a cycle."""
         at, steps = np.unique(self.roots), 0
         while True:
             inner = at[(self.yes[at] != at) | (self.no[at] != at)]
