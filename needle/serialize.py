@@ -200,18 +200,18 @@ def _header(path: Path, file: Any) -> dict[str, Any]:
 
 
 def _check_entry(path: Path, name: str, entry: Any) -> None:
-    what = _shown.repr(name)
+    label = _shown.repr(name)
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise _bad(path, f"{what} does not have dtype, shape and data_offsets")
+        raise _bad(path, f"{label} does not have dtype, shape and data_offsets")
     for key in ("shape", "data_offsets"):
         if not _are_extents(entry[key]):
-            raise _bad(path, f"{what} has {key} {_shown.repr(entry[key])}")
+            raise _bad(path, f"{label} has {key} {_shown.repr(entry[key])}")
     if len(entry["data_offsets"]) != 2:
-        raise _bad(path, f"{what} has data_offsets {_shown.repr(entry['data_offsets'])}")
+        raise _bad(path, f"{label} has data_offsets {_shown.repr(entry['data_offsets'])}")
     dtype = entry["dtype"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(
-            f"{path}: {what} has dtype {_shown.repr(dtype)}, which needle cannot store"
+            f"{path}: {label} has dtype {_shown.repr(dtype)}, which needle cannot store"
         )
 
 

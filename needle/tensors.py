@@ -34,16 +34,16 @@ def tensor(
     >>> ndl.tensor([1, 2]).dtype, ndl.tensor([[0.5]]).requires_grad
     ('int64', False)
     """
-    made = Tensor(data, device=device, dtype=dtype, requires_grad=False)
+    copied = Tensor(data, device=device, dtype=dtype, requires_grad=False)
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
-        made = made.clone()  # Tensor(data) shares the memory of data
+        copied = copied.clone()  # Tensor(data) shares the memory of data
     if not requires_grad:
-        return made
-    if not _dtypes.is_floating(made.dtype):
+        return copied
+    if not _dtypes.is_floating(copied.dtype):
         raise TypeError(
-            f"tensor: a {made.dtype} tensor cannot require a gradient; only floating dtypes can"
+            f"tensor: a {copied.dtype} tensor cannot require a gradient; only floating dtypes can"
         )
-    return Tensor(made, requires_grad=True)
+    return Tensor(copied, requires_grad=True)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) -> Tensor:

@@ -75,19 +75,21 @@ def grad(
     _check_requires_grad(root)
     inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     retain = create_graph if retain_graph is None else retain_graph
-    for number, each in enumerate(inputs):
-        if not isinstance(each, Tensor):
-            raise TypeError(f"grad: input {number} is a {type(each).__name__}, not a Tensor")
-        if each.node.op is not None or not each.node.requires_grad:
-            what = "is not a leaf" if each.node.op is not None else "does not require a gradient"
-            raise RuntimeError(f"grad: input {number}, {each.spec}, {what}")
-    wanted = {each.node for each in inputs}
+    for number, tensor in enumerate(inputs):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"grad: input {number} is a {type(tensor).__name__}, not a Tensor")
+        if tensor.node.op is not None or not tensor.node.requires_grad:
+            what = "is not a leaf" if tensor.node.op is not None else "does not require a gradient"
+            raise RuntimeError(f"grad: input {number}, {tensor.spec}, {what}")
+    leaves = {tensor.node for tensor in inputs}
     reached = set(topological_order((root.node,), requires_grad=True))
-    for number, each in enumerate(inputs):
-        if each.node not in reached:
-            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {each.spec}")
-    found = dict(call_recording(create_graph, _found, root, out_grad, create_graph, retain, wanted))
-    return [found[each.node] for each in inputs]
+    for number, tensor in enumerate(inputs):
+        if tensor.node not in reached:
+            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {tensor.spec}")
+    gradients = dict(
+        call_recording(create_graph, _found, root, out_grad, create_graph, retain, leaves)
+    )
+    return [gradients[tensor.node] for tensor in inputs]
 
 
 def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:

@@ -223,7 +223,7 @@ def register(cls: O) -> O:
     parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     cls.arity = None if variadic else len(parameters)
-    made: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
+    op_class: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
     other = REGISTRY.get(cls.name)
     # The same class again means that a module was reloaded.
     if other is not None and (other.__module__, other.__qualname__) != (
@@ -233,8 +233,8 @@ def register(cls: O) -> O:
         raise ValueError(
             f"op name {cls.name!r} is taken by {other.__module__}.{other.__qualname__}"
         )
-    REGISTRY[cls.name] = made
-    return made
+    REGISTRY[cls.name] = op_class
+    return op_class
 
 
 def remembered(cls: Callable[..., C]) -> Callable[..., C]:

@@ -206,16 +206,16 @@ def quantile(
     ordered, last = sort(lines, -1)[0], lines.shape[-1] - 1
     if not isinstance(last, int):
         raise TraceError("quantile: the number of elements is open; quantile needs a fixed number")
-    found = []
+    quantiles = []
     for share in shares:
         low = int(share * last)
         high, weight = builtins.min(low + 1, last), share * last - low
         left, right = (slice_(ordered, (Ellipsis, place)) for place in (low, high))
         value = left * (1 - weight) + right * weight if weight else left
-        found.append(reshape(_or_nan(value, ordered), shape))
+        quantiles.append(reshape(_or_nan(value, ordered), shape))
     if not several:
-        return found[0]
-    return stack(found, 0)
+        return quantiles[0]
+    return stack(quantiles, 0)
 
 
 def bincount(

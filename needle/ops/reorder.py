@@ -291,16 +291,16 @@ def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[T
     axis = normalize_axis("split_sizes", axis, a.ndim)
     n = a.shape[axis]
     if isinstance(sizes, (tuple, list)):
-        each = [as_extent(size) for size in sizes]
+        extents = [as_extent(size) for size in sizes]
     elif isinstance(n, Expression):
         return split_sizes(a, _even(n, n // as_extent(sizes), as_extent(sizes)), axis)
     else:
         size = count("split_sizes", "sizes", sizes)
-        each = [min(size, n - start) for start in range(0, n, size)] or [0]
-    if any(size < 0 for size in each) or sum(each) != n:
+        extents = [min(size, n - start) for start in range(0, n, size)] or [0]
+    if any(size < 0 for size in extents) or sum(extents) != n:
         raise ShapeError(f"split_sizes: sizes {sizes} do not add up to {n}, axis {axis}'s extent")
     parts, start = [], 0
-    for size in each:
+    for size in extents:
         parts.append(get_slice(a, (*[slice(None)] * axis, slice(start, start + size))))
         start += size
     return tuple(parts)

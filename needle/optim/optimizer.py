@@ -43,7 +43,7 @@ class Optimizer:
         name = type(self).__name__
         if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
             raise TypeError(f"{name}: params is a {type(params).__name__}, not a list of Tensors")
-        given = list(params)
+        entries = list(params)
         self.lr = not_negative(name, "lr", lr)
         self.state: dict[int, dict[str, NDArray]] = {}  # by position of the parameter, and name
         self._counts: NDArray  # the "step" of every parameter, on the host
@@ -52,7 +52,7 @@ class Optimizer:
             setattr(self, option, self.checks[option](name, option, value))
         self.params: list[Tensor] = []
         self.param_groups: list[Group] = []
-        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+        groups = entries if entries and isinstance(entries[0], Mapping) else [{"params": entries}]
         for group in groups:
             self.add_param_group(group)
         if not self.params:

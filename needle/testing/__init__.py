@@ -314,22 +314,22 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         return along, leaves
 
     _, leaves = gradients(flat)
-    found = [_grad_of(leaf, where) for leaf in leaves]
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
     with no_grad():
         numeric = _central_differences(lambda v: objective(v)[0].item(), flat)
-    _compare_gradients(found, numeric, f"{where}: gradient")
+    _compare_gradients(analytic, numeric, f"{where}: gradient")
 
     # This uses `gradient`; the pass above used `backward` if the op has it.
     along, leaves = gradients(flat, create_graph=True)
-    found = [_grad_of(leaf, where) for leaf in leaves]
-    _compare_gradients(found, numeric, f"{where}: recorded gradient")
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
+    _compare_gradients(analytic, numeric, f"{where}: recorded gradient")
     for leaf in leaves:
         leaf.grad = None
     if along.requires_grad:
         along.backward()
-    found = [_grad_of(leaf, where) for leaf in leaves]
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
     numeric = _central_differences(lambda v: gradients(v)[0].item(), flat)
-    _compare_gradients(found, numeric, f"{where}: second order gradient")
+    _compare_gradients(analytic, numeric, f"{where}: second order gradient")
 
 
 def _grad_of(leaf: Tensor, where: str) -> Array:

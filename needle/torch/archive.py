@@ -59,9 +59,9 @@ def load(path: str | os.PathLike[str], trusted: bool) -> Any:
     """
     import torch
 
-    what = f"model={os.fspath(path)!r}"
+    label = f"model={os.fspath(path)!r}"
     if not os.path.isfile(path):
-        raise ModelError(f"{what}: there is no such file")
+        raise ModelError(f"{label}: there is no such file")
     try:
         with quiet():
             if trusted:
@@ -75,11 +75,11 @@ def load(path: str | os.PathLike[str], trusted: bool) -> Any:
             return program
     except _RunsCode as error:
         raise ModelError(
-            f"{what}: {error}, which can run any code; pass trusted=True if you trust its author"
+            f"{label}: {error}, which can run any code; pass trusted=True if you trust its author"
         ) from error.__cause__
     except Exception as error:  # errors of PyTorch, zipfile and pickle
         raise ModelError(
-            f"{what}: not a file that torch.export.save wrote ({first_line(error)})"
+            f"{label}: not a file that torch.export.save wrote ({first_line(error)})"
         ) from error
 
 

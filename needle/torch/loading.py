@@ -124,7 +124,7 @@ def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[A
     name."""
     signature = functional.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")
-    found = {}
+    weights = {}
     for target in program.weights.values():
         value = functional.state_dict.get(target)
         kind = kinds.get(target, "buffer")
@@ -133,13 +133,13 @@ def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[A
         is_floating = value.is_floating_point() or value.is_complex()
         if kind == "parameter" and not is_floating:
             kind = "buffer"
-        found[target] = (array_of(value), kind)
+        weights[target] = (array_of(value), kind)
     places = dict(model.named_parameters(remove_duplicate=False))
     places |= model.named_buffers(remove_duplicate=False)
-    known = {id(places[name]): each for name, each in found.items() if name in places}
+    known = {id(places[name]): weight for name, weight in weights.items() if name in places}
     order = dict.fromkeys([*model.state_dict(), *places])
     named = {name: known[id(places[name])] for name in order if id(places.get(name)) in known}
-    return named | {name: each for name, each in found.items() if name not in named}
+    return named | {name: weight for name, weight in weights.items() if name not in named}
 
 
 def check_tensors(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:

@@ -72,21 +72,23 @@ class Graph:
         attributes. A graph without dims is returned unchanged. Raises the errors of `infer`."""
         if not self.dims:
             return self
-        made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
+        new_nodes = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
         inputs = []
         for leaf in self.inputs:
-            made[leaf.node] = node = Node(at_sizes(leaf.spec, sizes), leaf.node.requires_grad, "")
+            new_nodes[leaf.node] = node = Node(
+                at_sizes(leaf.spec, sizes), leaf.node.requires_grad, ""
+            )
             inputs.append(dataclasses.replace(leaf, node=node))
         for node in self.nodes:
             if node.op is None:
                 continue
             op = at_sizes(node.op, sizes)
-            sources = tuple(made[source] for source in node.input_nodes)
+            sources = tuple(new_nodes[source] for source in node.input_nodes)
             spec = op.infer(*[source.spec for source in sources])
-            made[node] = new = Node(spec, node.requires_grad, node.scope)
+            new_nodes[node] = new = Node(spec, node.requires_grad, node.scope)
             new.op, new.input_nodes = op, sources
         params, constants = list(self.params), [dataclasses.replace(c) for c in self.constants]
-        outputs = [made[node] for node in self.outputs]
+        outputs = [new_nodes[node] for node in self.outputs]
         trees = self.input_tree, self.output_tree, self.signature
         graph = Graph(inputs, params, constants, outputs, *trees, self.output_names)
         graph.weights, graph.effects = self.weights, self.effects

@@ -140,16 +140,16 @@ class Trace(Writing):
 
     def _first(self, tensor: Value) -> Leaf:
         """Return the leaf that represents a tensor as it was when the call began."""
-        found = self._leaves.get(id(tensor))
-        if found is None:
+        leaf = self._leaves.get(id(tensor))
+        if leaf is None:
             own = tensor._node
             node = Variable(tensor.spec, own is not None and own.requires_grad)
             node.attached = None if own is None else own.attached
             name = self._name(tensor) or "const"
             others = tuple(self._others.get(id(tensor), ()))
-            found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
+            leaf = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
             self._tensors[id(tensor)] = tensor
-        return found
+        return leaf
 
     def check_read(self, tensor: Value) -> None:
         """Raise TraceError unless `tensor` is a constant."""

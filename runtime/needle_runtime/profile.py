@@ -157,7 +157,7 @@ def profile(
         start = time.perf_counter()
         executor.call(tensors)
         plain.append(time.perf_counter() - start)
-    found = Profile(statistics.median(plain))
+    result = Profile(statistics.median(plain))
     # A separate machine is used, so that the machine of this thread gets no instrument.
     watch = _Watch()
     machine = executor.new_machine()
@@ -166,8 +166,8 @@ def profile(
         watch.begin()
         _call_by_kernel(executor, machine, tensors)
         if run >= 0:  # the first run fills this machine's pool
-            found.runs.append(watch.calls)
-    return found
+            result.runs.append(watch.calls)
+    return result
 
 
 def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) -> None:

@@ -74,7 +74,7 @@ def ctc_loss(
     around = ops.reshape(ops.stack([blanks, labels], 2), (batch, 2 * size))
     around = ops.concat([around, end], 1)
     width = 2 * size + 1
-    place = ops.arange(width, device=device)
+    position = ops.arange(width, device=device)
     nothing = _NOTHING
 
     # (steps, N, width): the log-probability of each of these labels at each step.
@@ -87,7 +87,7 @@ def ctc_loss(
         skips = around[:, 2:] != around[:, :-2]
         skips = ops.where(around[:, 2:] == blank, 0, skips)
         skips = ops.pad(skips, ((0, 0), (2, 0)), False)
-    alpha = ops.where(place < 2, emitted[0], nothing)
+    alpha = ops.where(position < 2, emitted[0], nothing)
     for step in range(1, steps):
         ways = [alpha, ops.pad(alpha[:, :-1], ((0, 0), (1, 0)), _NOTHING)] if size else [alpha]
         if width > 2:
@@ -99,7 +99,7 @@ def ctc_loss(
 
     # A path ends with the last label or the blank after it.
     end = ops.reshape(lengths * 2, (batch, 1))
-    is_end = ops.where(place == end, place == end, place == end - 1)
+    is_end = ops.where(position == end, position == end, position == end - 1)
     losses = -ops.logsumexp(ops.where(is_end, alpha, nothing), 1)
     impossible = losses > -_NOTHING / 2
     losses = ops.where(impossible, 0 if zero_infinity else np.inf, losses)

@@ -202,19 +202,19 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
             at += places[first : first + len(grams)].tolist()
     if counts:
         every, place = ops.concat(counts, 1), make_const(np.array(at))
-        made = ops.segment_sum(every, place, width, 1)
+        totals = ops.segment_sum(every, place, width, 1)
     else:
-        made = make_const(np.zeros((rows.shape[0], width), "float32"))
+        totals = make_const(np.zeros((rows.shape[0], width), "float32"))
     weights = node.numbers("weights", ())
     if mode == "IDF":
-        made = ops.cast(ops.greater(made, 0.0), "float32")
+        totals = ops.cast(ops.greater(totals, 0.0), "float32")
     if weights and mode != "TF":
         if len(weights) != len(places):
             raise node.invalid(f"{len(weights)} weights do not fit {len(places)} n-grams")
         of_place = np.ones(width)
         of_place[places] = weights  # in the order of the n-grams
-        made = ops.multiply(made, row(of_place))
-    return ops.reshape(made, (width,)) if x.ndim == 1 else made
+        totals = ops.multiply(totals, row(of_place))
+    return ops.reshape(totals, (width,)) if x.ndim == 1 else totals
 
 
 def _grams(node: Node) -> Any:

@@ -54,8 +54,8 @@ class Libraries:
         """Return the file of the library `name`, which `user` needs.
 
         Raises TargetError if there is none."""
-        found = self.look(name)
-        if found is None:
+        file = self.look(name)
+        if file is None:
             searched = [str(each) for each in self._folders if each.is_dir()]
             if not name.startswith(_OURS):
                 searched.append("the system" if self._here else f"{self.machine}-linux-gnu-g++")
@@ -63,7 +63,7 @@ class Libraries:
                 f"{name} for {self.machine}, which {user} needs, was not found in "
                 f"{', '.join(searched) or ', '.join(map(str, self._folders))}"
             )
-        return found
+        return file
 
     def look(self, name: str) -> Path | None:
         """Return the file of the library `name`; None if there is none."""
