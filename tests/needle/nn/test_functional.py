@@ -184,7 +184,7 @@ def ones(*shape):
     ("make", "error", "what"),
     [
         (lambda: nn.ELU("1"), TypeError, "ELU: alpha '1' is a str"),
-        (lambda: nn.CELU(0), ValueError, "CELU: alpha 0"),
+        (lambda: nn.CELU(0), ValueError, "CELU: alpha is 0"),
         (lambda: nn.GELU("sigmoid"), ValueError, "GELU: approximate 'sigmoid'"),
         (lambda: nn.Hardtanh(1, 1), ValueError, "Hardtanh: min_val 1 is not below"),
         (lambda: nn.PReLU(3)(ones(2, 4)), ValueError, r"prelu: weight of shape \(3,\)"),
