@@ -58,8 +58,8 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """Return `needle.tensor` of `data` with the given `requires_grad`. By default, it has this
-        tensor's dtype and device."""
+        """Return `needle.tensor` of `data` with the given `requires_grad`. By default, `dtype` and
+        `device` are this tensor's dtype and device."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 
