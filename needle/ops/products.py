@@ -65,17 +65,17 @@ def tensordot(
     (2, 5)
     """
     check_tensors("tensordot", a=a, b=b)
-    given: Any = axes
-    if isinstance(given, (tuple, list)):
-        if len(given) != 2:
-            raise ShapeError(f"tensordot: axes {given} must be a number or two lists of axes")
+    pairs: Any = axes
+    if isinstance(pairs, (tuple, list)):
+        if len(pairs) != 2:
+            raise ShapeError(f"tensordot: axes {pairs} must be a number or two lists of axes")
     else:
-        count = as_int(given)
+        count = as_int(pairs)
         if not 0 <= count <= min(a.ndim, b.ndim):
             raise ShapeError(f"tensordot: {a.shape} and {b.shape} do not both have {count} axes")
-        given = tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
-    left = normalize_axes("tensordot", given[0], a.ndim)
-    right = normalize_axes("tensordot", given[1], b.ndim)
+        pairs = tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
+    left = normalize_axes("tensordot", pairs[0], a.ndim)
+    right = normalize_axes("tensordot", pairs[1], b.ndim)
     if len(left) != len(right):
         raise ShapeError(
             f"tensordot: {len(left)} axes of a do not pair with {len(right)} axes of b"

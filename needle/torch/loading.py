@@ -94,18 +94,18 @@ def loaded(
     module, args, named = module_of(model, inputs, kwargs, trusted)
     flat = Flat(module, args, named)
     check_tensors(module, flat.placed)
-    wanted = asked(flat.names, flat.values, dims)
-    wanted.example_sizes()  # raises for an example that does not fit
+    request = asked(flat.names, flat.values, dims)
+    request.example_sizes()  # raises for an example that does not fit
     tensors = tuple(each for _, each in flat.tensors)
     with put_back(flat.module) as attributes:
-        functional, program = exported_program(flat.module, tensors, wanted)
+        functional, program = exported_program(flat.module, tensors, request)
         is_changed = bool(attributes.changed())
     if is_changed:
         check_settled(flat, tensors)
     # Two dims may have become one dim, and a dim may have become a number.
-    if wanted.dims:
-        wanted = replace(wanted, shapes=[result.shape for _, result in program.inputs])
-        check_ones(flat, functional, [write.target for write in program.writes], wanted)
+    if request.dims:
+        request = replace(request, shapes=[result.shape for _, result in program.inputs])
+        check_ones(flat, functional, [write.target for write in program.writes], request)
     for write in program.writes:
         if write.kind == "input":
             raise not_taken(
@@ -114,8 +114,8 @@ def loaded(
             )
     check_apart(flat.module, [write.target for write in program.writes])
     weights = _weights(flat.model, functional, program)
-    found = TorchModel(program, weights, flat.arguments, flat.output_tree)
-    return Loaded(found, flat, functional, wanted)
+    converted = TorchModel(program, weights, flat.arguments, flat.output_tree)
+    return Loaded(converted, flat, functional, request)
 
 
 def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[Any, str]]:

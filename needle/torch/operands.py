@@ -45,12 +45,12 @@ def promoted_dtype(*operands: Any) -> str:
             level, dtype = 2, _DEFAULTS.get(kind, "float32")
         before = levels[level]
         levels[level] = dtype if before is None else _joined(before, dtype)
-    found: str | None = None
+    result: str | None = None
     for each in levels:
-        if each is not None and (found is None or _rank(each) > _rank(found)):
-            found = each
-    assert found is not None, "an operator has operands"
-    return found
+        if each is not None and (result is None or _rank(each) > _rank(result)):
+            result = each
+    assert result is not None, "an operator has operands"
+    return result
 
 
 def _rank(dtype: str) -> int:

@@ -145,13 +145,13 @@ def compare(
     """
     expected, found = np.asarray(expected), np.asarray(found)
     kinds = [_kind(array.dtype) for array in (expected, found)]
-    what = ""
+    description = ""
     if expected.shape != found.shape:
-        what = f"shape {found.shape}, expected {expected.shape}"
+        description = f"shape {found.shape}, expected {expected.shape}"
     elif kinds[0] != kinds[1] or (same_dtype and expected.dtype != found.dtype):
-        what = f"dtype {found.dtype}, expected {expected.dtype}"
-    if what:
-        return Comparison(math.inf, math.inf, np.ones(found.shape, bool), what)
+        description = f"dtype {found.dtype}, expected {expected.dtype}"
+    if description:
+        return Comparison(math.inf, math.inf, np.ones(found.shape, bool), description)
     if scale is None:
         scale = (largest_magnitude(expected) if kinds[0] in "fc" else 0.0) or 1.0
     allowed = bound * scale
@@ -165,11 +165,11 @@ def compare(
     relative = absolute / scale if scale else math.inf if absolute else 0.0
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        what = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
-        what += f"{_text(found[at])}, expected {_text(expected[at])}"
+        description = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
+        description += f"{_text(found[at])}, expected {_text(expected[at])}"
         if kinds[0] in "fc":
-            what += f" within {np.broadcast_to(allowed, wrong.shape)[at]:.3g}"
-    return Comparison(absolute, relative, wrong, what)
+            description += f" within {np.broadcast_to(allowed, wrong.shape)[at]:.3g}"
+    return Comparison(absolute, relative, wrong, description)
 
 
 def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:

@@ -80,24 +80,24 @@ class Libraries:
         `first` has pairs: a name for errors, and the needs. Raises TargetError if a library is
         missing, is for another machine or lacks a version of a symbol that another one needs.
         """
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         needs = dict(first)
         waiting = list(needs)
         while waiting:
             user = waiting.pop(0)
             for name in needs[user].needed:
-                if name not in found and not is_libc(name):
-                    found[name] = self.find(name, user)
-                    needs[name] = self.read(found[name])
+                if name not in files and not is_libc(name):
+                    files[name] = self.find(name, user)
+                    needs[name] = self.read(files[name])
                     waiting.append(name)
-        for user, each in needs.items():
-            for name, versions in each.versions.items():
-                lacking = sorted(versions - needs[name].defined) if name in found else []
+        for user, library in needs.items():
+            for name, versions in library.versions.items():
+                lacking = sorted(versions - needs[name].defined) if name in files else []
                 if lacking:
                     raise TargetError(
-                        f"{found[name]}: has no {lacking[0]}, which {user} needs: it is too old"
+                        f"{files[name]}: has no {lacking[0]}, which {user} needs: it is too old"
                     )
-        return found
+        return files
 
     def read(self, path: Path) -> elf.Elf:
         """Return the needs of the library at `path`. Raises TargetError unless it is a library for
