@@ -15,18 +15,18 @@ For developers of this package:
   shared memory (DLPack) are not counted.
 - `trace` runs a model on shapes instead of values and records a `Graph`. Parameters keep their
   `state_dict` names. Reading a value while tracing raises an error that names the module and op.
-- `sizes` has the sizes that stay open until compiled code is called. Before an op is recorded,
-  `Op.decided` settles its attributes for all sizes. `Graph.at` is the graph with numbers for its
-  dims.
-- `linalg` and `fft` have functions that NumPy computes, for eager code alone (`matrix_power` and
-  most norms are made of ops, and compile). Their ops (`ops._numpy_op`) have gradients made of
-  tensor ops, and so gradients of any order, but no compiled form. They are in no registry, and a
-  trace refuses them by name.
+- `sizes` has dims: sizes that stay open until compiled code is called. Before an op is recorded,
+  `Op.decided` fixes its attributes for all sizes. `Graph.at` returns the graph with numbers in
+  place of its dims.
+- NumPy computes the functions of `linalg` and `fft`, so they run only in eager code. `matrix_power`
+  and most norms consist of ops, and compile. The NumPy ops (`ops._numpy_op`) have gradients made of
+  tensor ops, so there are gradients of any order, but they have no compiled form. They are in no
+  registry, and a trace raises an error that names them.
 - `common.keywords` checks the keywords of public functions, methods and constructors: every name of
   an axis works, and the error for an unknown keyword names the right one. `autograd.destination`
   reads the arguments of `to`.
-- `func` has transforms of functions, such as gradients; they use the engine's `vector_jacobian`
-  alone.
+- `func` has transforms of functions, such as gradients; they use only the engine's
+  `vector_jacobian`.
 - `serialize` writes a safetensors file whole or not at all. `training_state` writes a whole
   training state into one such file.
 - `distributed` trains one model in several processes. Hooks of the parameters sum the gradients
@@ -254,7 +254,7 @@ inf, nan, pi = _math.inf, _math.nan, _math.pi
 
 pow = ops.power
 
-# needle has the function of every op, by its name. The inner functions stay in `ops` alone.
+# Every op's function is also in needle, by its name; these inner functions are in `ops` alone.
 _INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}
 if _TYPE_CHECKING:
     from . import onnx as onnx

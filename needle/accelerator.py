@@ -1,4 +1,4 @@
-"""The accelerator of this machine, a CUDA GPU or none, with the names of torch.accelerator."""
+"""The accelerator of this machine, a CUDA GPU or none; the names are as in torch.accelerator."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def is_available() -> bool:
 
 
 def current_accelerator() -> Device | None:
-    """Return the first CUDA GPU, or None without one."""
+    """Return the first CUDA GPU, or None if there is none."""
     return cuda() if cuda().enabled() else None

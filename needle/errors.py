@@ -13,7 +13,8 @@ class TraceError(RuntimeError):
 
 
 class ChangedError(RuntimeError):
-    """A tensor that a traced function read as a constant has been written to since, or is gone."""
+    """A tensor that a traced function read as a constant was written to later or no longer
+    exists."""
 
 
 class DimError(ValueError):
@@ -27,7 +28,7 @@ class LinAlgError(ValueError):
 
 
 class ModelError(ValueError):
-    """A model file is damaged or breaks the rules of its format; the message names the place.
+    """A model file is damaged or breaks the rules of its format; the message says where.
 
     The message quotes the file and ends up on terminals, so unprintable characters are escaped.
     """

@@ -5,8 +5,8 @@ whose last axis holds the real and the imaginary part, as in tinygrad and early 
 `from_complex` and `to_complex` convert from and to NumPy's complex arrays; `from_real` makes a
 complex tensor from a real one. An `axis` counts the axes before the parts: -1 is the last of them.
 
-NumPy (pocketfft) computes the transforms on the host, for eager code alone: a trace refuses them by
-name.
+NumPy (pocketfft) computes the transforms on the host, so they run only in eager code: a trace
+raises an error that names them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class FftOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IfftOp(NumpyOp):
-    """FftOp with a positive exponent. The result is not divided by n, so that the two ops are each
-    other's transpose."""
+    """FftOp with a positive exponent. The result is not divided by n, so each of the two ops is the
+    transpose of the other one."""
 
     axis: int
 
@@ -103,13 +103,13 @@ class IrfftOp(NumpyOp):
 
 
 def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """Return y[k] = sum over t of a[t] * exp(-2 pi i k t / n) along `axis`, for complex a (..., 2)
-    and y of as many axes (see `needle.fft`). `a` is cut or padded with zeros to `n` elements (None:
-    its extent). With `norm` "backward" the result is not divided; "forward" divides it by n, and
-    "ortho" by the root of n.
+    """Return y[k] = sum over t of a[t] * exp(-2 pi i k t / n) along `axis`, for complex a (..., 2).
+    y has as many axes as `a` (see `needle.fft`). `a` is cut or padded with zeros to `n` elements
+    (None: its extent). With `norm` "backward" the result is not divided; "forward" divides it by n,
+    and "ortho" by the square root of n.
 
-    Integers give float64; halves are computed in float32. Raises ShapeError for a tensor whose last
-    axis is not the two parts and for n below 1, ValueError for any other norm, and TraceError while
+    Integers give float64; halves are computed in float32. Raises ShapeError if the extent of the
+    last axis is not 2 or n is below 1, ValueError for any other norm, and TraceError while
     tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))
@@ -121,8 +121,8 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
 
 def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `fft`: y[t] = sum over k of a[k] * exp(2 pi i k t / n) / n along
-    `axis`, for complex a (..., 2). The result is divided by n ("backward"), by its root ("ortho")
-    or by nothing ("forward"); otherwise like `fft`.
+    `axis`, for complex a (..., 2). With `norm` "backward" the result is divided by n, with "ortho"
+    by the square root of n; with "forward" it is not divided. Otherwise it is like `fft`.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 0.0]))
     >>> ndl.fft.ifft(x).numpy().tolist()
@@ -148,9 +148,9 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
-    with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements
-    count. The imaginary parts of the first of them, and for an even n of the last, count as 0.
-    Otherwise it is like `ifft`.
+    with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements are
+    read. The imaginary part of the first element counts as 0; if n is even, the imaginary part of
+    the last element counts as 0 too. Otherwise it is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -177,7 +177,7 @@ def from_complex(
 ) -> Tensor:
     """Return the complex tensor (..., 2) of a NumPy array `values` (...) of complex or real
     numbers: float32 for complex64, float32 and float16, else float64. device and requires_grad are
-    those of Tensor.
+    as in Tensor.
 
     >>> ndl.fft.from_complex(np.array([1 + 2j])).numpy().tolist()
     [[1.0, 2.0]]
@@ -208,12 +208,13 @@ def _transformed(
 
 
 def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
-    """Return the axis, counted from the front. Raises ShapeError unless the last axis holds two
-    parts."""
+    """Return the axis, counted from the front. Raises ShapeError unless the extent of the last axis
+    is 2."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
-            f"{name}: shape {a.shape} is not of complex numbers, whose last axis has extent 2: the "
-            "real and the imaginary part; for real numbers use rfft, or fft.from_real"
+            f"{name}: shape {a.shape} does not hold complex numbers: the last axis must have "
+            "extent 2, for the real and the imaginary part; for real numbers use rfft, or convert "
+            "them with fft.from_real"
         )
     return 0 if axis is None else normalize_axis(name, as_int(axis), a.ndim - 1)
 
@@ -244,9 +245,9 @@ def _scaled(name: str, out: Tensor, n: int, norm: str, inverse: bool) -> Tensor:
 
 
 def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
-    """Return how often each element of half a transform of n real numbers occurs in the whole: the
-    first and, for an even n, the last once; others twice, as the whole contains their conjugates
-    too."""
+    """Return how often each element of half a transform of n real numbers occurs in the whole
+    transform: once for the first and, if n is even, for the last; twice for the others, since the
+    whole transform also contains their conjugates."""
     times = np.full(n // 2 + 1, 2, half.dtype)
     times[0] = 1
     if n % 2 == 0:

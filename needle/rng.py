@@ -36,7 +36,7 @@ class Counter:
 
     @property
     def array(self) -> NDArray:
-        """The array, with a key from NumPy's global generator unless a key was set."""
+        """The array, whose key comes from NumPy's global generator unless a key was set."""
         if self._made is None:
             self.set(int(np.random.randint(0, 2**62)), 0)
         assert self._made is not None
@@ -59,7 +59,7 @@ counter = Counter()
 
 
 class Rows(NamedTuple):
-    """The rows `first` to `end` - 1 of a batch of `total`."""
+    """The rows `first` to `end` - 1 of a batch of `total` rows."""
 
     first: int
     end: int
@@ -80,7 +80,7 @@ _own = _Own()
 
 
 def manual_seed(seed: int) -> None:
-    """Seed needle's own generator, which all threads use from then on.
+    """Seed needle's own generator, which all threads use from this call on.
 
     Raises TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1, and TraceError while
     tracing.
@@ -101,8 +101,8 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def using(generator: np.random.Generator) -> Iterator[None]:
-    """Context in which the calling thread draws from `generator`; other threads are not affected.
-    Raises TraceError while tracing."""
+    """Make the calling thread draw from `generator` in this context. Other threads are not
+    affected. Raises TraceError while tracing."""
     _refuse_in_trace("draws random numbers from a generator of its own")
     before, _own.generator = _own.generator, generator
     try:
@@ -145,16 +145,16 @@ def set_state(saved: Mapping[str, Any]) -> None:
             else:
                 raise ValueError(f"unknown kind {kind!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"set_state: not the state of a generator: {error!r}") from None
+        raise ValueError(f"set_state: the state is not a generator's: {error!r}") from None
 
 
 def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...], tuple[slice, ...]]:
     """Return the shape to draw for a request of `shape`, and the part of the draw to return.
 
-    If this process computes some rows of a batch, and the extent of `axis` is a multiple of their
-    number, the draw is one per row. The numbers of all rows of the batch are then drawn, so that
-    each row gets the same numbers as in a process that computes the whole batch. All other draws
-    are the same in each process.
+    If this process computes some rows of a batch, and their number divides the extent of `axis`,
+    each row draws an equal part of that axis. The numbers of all rows of the batch are then drawn,
+    so that each row gets the same numbers as in a process that computes the whole batch. All other
+    draws are the same in each process.
     """
     if rows is None or _own.generator is not None or len(shape) <= axis:
         return shape, ()

@@ -51,8 +51,9 @@ def save(
     PyTorch's order of the arguments, `save(values, path)`, works too.
 
     `metadata` is a dict of strings that the file also stores. The file appears whole or not at all:
-    it is written beside `path`, synced, and renamed. Raises OSError if that fails, and TypeError
-    for a value that is not a tensor, an invalid path, and a masked array.
+    it is written beside `path`, synced, and renamed. Raises OSError if that fails, TypeError for a
+    value that is not a tensor and for a masked array, and TypeError or ValueError for an invalid
+    path.
 
     >>> model = nn.Linear(3, 4)
     >>> ndl.save(model, "model.safetensors")
@@ -100,7 +101,7 @@ def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict
     """Return the tensors of the safetensors file `path` by name, without gradients, on `device`
     (None: the CPU).
 
-    Raises OSError if the file cannot be read; ValueError, which names the fault, if it is
+    Raises OSError if the file cannot be read; ValueError, which names the fault, if the file is
     truncated, damaged or has a dtype that needle does not store; TypeError if `path` is not a path.
 
     >>> ndl.save("values.safetensors", {"x": np.ones((2, 3), "float32")})
@@ -199,18 +200,18 @@ def _header(path: Path, file: Any) -> dict[str, Any]:
 
 
 def _check_entry(path: Path, name: str, entry: Any) -> None:
-    what = _shown.repr(name)
+    label = _shown.repr(name)
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise _bad(path, f"{what} does not have dtype, shape and data_offsets")
+        raise _bad(path, f"{label} does not have dtype, shape and data_offsets")
     for key in ("shape", "data_offsets"):
         if not _are_extents(entry[key]):
-            raise _bad(path, f"{what} has {key} {_shown.repr(entry[key])}")
+            raise _bad(path, f"{label} has {key} {_shown.repr(entry[key])}")
     if len(entry["data_offsets"]) != 2:
-        raise _bad(path, f"{what} has data_offsets {_shown.repr(entry['data_offsets'])}")
+        raise _bad(path, f"{label} has data_offsets {_shown.repr(entry['data_offsets'])}")
     dtype = entry["dtype"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(
-            f"{path}: {what} has dtype {_shown.repr(dtype)}, which needle cannot store"
+            f"{path}: {label} has dtype {_shown.repr(dtype)}, which needle cannot store"
         )
 
 

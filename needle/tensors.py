@@ -1,4 +1,4 @@
-"""PyTorch's functions that make tensors from other values, and functions that describe a tensor.
+"""PyTorch's functions that make a tensor from other values, and functions that describe a tensor.
 
 For developers of this package: none of these functions is an op.
 """
@@ -25,7 +25,7 @@ def tensor(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a Tensor with a copy of `data`: numbers, nested sequences of numbers or of Tensors, an
-    array, or a Tensor, whose history is left out.
+    array, or a Tensor. The history of a Tensor is not copied.
 
     Without a `dtype`, Python floats become float32, ints int64 and bools bool; arrays and Tensors
     keep their dtype. Without a `device`, the Tensor is on the data's device, or on the CPU. It gets
@@ -34,20 +34,22 @@ def tensor(
     >>> ndl.tensor([1, 2]).dtype, ndl.tensor([[0.5]]).requires_grad
     ('int64', False)
     """
-    made = Tensor(data, device=device, dtype=dtype, requires_grad=False)
+    copied = Tensor(data, device=device, dtype=dtype, requires_grad=False)
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
-        made = made.clone()  # Tensor(data) shares the memory of data
+        copied = copied.clone()  # Tensor(data) shares the memory of data
     if not requires_grad:
-        return made
-    if not _dtypes.is_floating(made.dtype):
-        raise TypeError(f"tensor: a {made.dtype} tensor cannot require a gradient")
-    return Tensor(made, requires_grad=True)
+        return copied
+    if not _dtypes.is_floating(copied.dtype):
+        raise TypeError(
+            f"tensor: a {copied.dtype} tensor cannot require a gradient; only floating dtypes can"
+        )
+    return Tensor(copied, requires_grad=True)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) -> Tensor:
     """Return `data` as a Tensor of `dtype` on `device`. A Tensor that already has both is returned
-    itself. A NumPy array is not copied if its memory can be shared. Everything else is converted as
-    by `tensor`."""
+    as it is. A NumPy array is not copied if its memory can be shared. Everything else is converted
+    as by `tensor`."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     shares = isinstance(data, np.ndarray) and data.dtype.isnative and data.flags.writeable
@@ -91,8 +93,8 @@ def isclose(
 def allclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Return whether `isclose` is true for all elements of `a` and `b`. `rtol`, `atol` and
-    `equal_nan` are those of `isclose`.
+    """Return whether `isclose` is true for all elements of `a` and `b`. For `rtol`, `atol` and
+    `equal_nan` see `isclose`.
 
     >>> ndl.allclose(ndl.tensor([1.0, 2.0]), ndl.tensor([1.0, 2.00001]))
     True
@@ -112,7 +114,7 @@ def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool
     except ShapeError:
         raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
     a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
-    # With both 0, only a == b decides: after a conversion to float64, different large integers
+    # Only a == b counts if both are 0: after a conversion to float64, different large integers
     # would be equal.
     if rtol or atol:
         close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))

@@ -1,4 +1,4 @@
-"""A whole training state in one file, from which another process continues bit for bit.
+"""A whole training state in one file. Another process continues from it bit for bit.
 
 The file is a safetensors file, written whole or not at all. Tensors are named by their place, such
 as "model.0.weight"; everything else is JSON in the file's metadata.
@@ -81,8 +81,8 @@ class Checkpoint:
     def load(
         self, path: str | os.PathLike[str], device: DeviceLike | None = None
     ) -> dict[str, Any]:
-        """Restore all parts from `path`, and return the values that were saved with them, with
-        tensors on `device` (None: the CPU). Parts stay on their devices.
+        """Restore all parts from `path`. Return the values that were saved with them, with tensors
+        on `device` (None: the CPU). Parts stay on their devices.
 
         Raises OSError if the file cannot be read, and ValueError if it is not a checkpoint of these
         parts; in that case nothing changes.
@@ -107,14 +107,14 @@ class Checkpoint:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the values that were saved in `path`, without restoring anything. Errors are those
-        of `load`."""
+        """Return the values that were saved in `path`, without restoring anything. Raises the same
+        errors as `load`."""
         values: dict[str, Any] = _unpacked(_read(path)["values"], load(path))
         return values
 
 
 class _Generators:
-    """The generators of the process."""
+    """The state of this process's random generators."""
 
     def state_dict(self) -> dict[str, Any]:
         numpy_state = np.random.get_state(legacy=False)
@@ -148,7 +148,7 @@ def _state(part: Any) -> Any:
 def _restore(part: Any, state: Any) -> None:
     if isinstance(part, (list, tuple)):
         if len(state) != len(part):
-            raise ValueError(f"{len(state)} states for {len(part)}")
+            raise ValueError(f"the file has {len(state)} states, but there are {len(part)} parts")
         for each, its in zip(part, state, strict=True):
             _restore(each, its)
     elif isinstance(part, np.random.Generator):
@@ -203,7 +203,7 @@ def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     text = load_metadata(path).get(_KEY)
     if text is None:
-        raise ValueError(f"{path} is not a checkpoint: it has weights alone; use needle.load")
+        raise ValueError(f"{path} is not a checkpoint but a file of weights; use needle.load")
     state: dict[str, Any] = json.loads(text)
     if state.get("version") != _VERSION:
         raise ValueError(

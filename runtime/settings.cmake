@@ -1,5 +1,5 @@
-# What the builds of needle-runtime and needle-dl share: Python, pybind11's headers, and the options
-# of options.cmake.
+# Settings that the builds of needle-runtime and needle-dl share: Python, pybind11's headers, and
+# the options of options.cmake.
 include_guard(GLOBAL)
 
 include(${CMAKE_CURRENT_LIST_DIR}/options.cmake)
@@ -14,14 +14,14 @@ function(needle_ask_python result code)
   set(${result} "${output}" PARENT_SCOPE)
 endfunction()
 
-# The folder of a Python package, which is not imported; empty if there is none.
+# Finds the folder of a Python package without importing it; the result is empty if there is none.
 function(needle_find_package result name)
   needle_ask_python(folder "import importlib.util as u; \
 print(next(iter(u.find_spec('${name}').submodule_search_locations)))")
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
-# Headers are all that is needed of pybind11. PyTorch carries a copy, which serves hosts without it.
+# Only pybind11's headers are needed. PyTorch carries a copy, which is used if pybind11 is missing.
 set(pybind_include "${NEEDLE_PYBIND11_INCLUDE}")
 if(NOT pybind_include)
   needle_ask_python(pybind_include "import pybind11; print(pybind11.get_include())")

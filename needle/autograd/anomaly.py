@@ -39,7 +39,7 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """Context in which every op notes the line of user code that called it, and a backward pass
+    """A context in which every op notes the line of user code that called it, and a backward pass
     raises RuntimeError at the first op with a NaN or infinite gradient. The error names the op and
     the line. All threads slow down. With check_nan False gradients are not checked.
 

@@ -17,7 +17,7 @@ def destination(
     Raises TypeError for a value that is neither a device nor a dtype, and for two devices or two
     dtypes. Raises ValueError for a CPU number other than 0.
     """
-    found: dict[str, Any] = {}
+    targets: dict[str, Any] = {}
     values = [(None, value) for value in args if value is not None]
     for kind, value in (*values, ("device", device), ("dtype", dtype)):
         if value is None:
@@ -27,11 +27,13 @@ def destination(
             if kind == "device":
                 raise TypeError(f"{owner}: device {value!r} is not a device; {_DEVICES}")
             parsed = _dtype(owner, value)
-        what = "device" if isinstance(parsed, Device) else "dtype"
-        if what in found:
-            raise TypeError(f"{owner}: {found[what]} and {parsed} are two {what}s; give one")
-        found[what] = parsed
-    return found.get("device"), found.get("dtype")
+        category = "device" if isinstance(parsed, Device) else "dtype"
+        if category in targets:
+            raise TypeError(
+                f"{owner}: {targets[category]} and {parsed} are two {category}s; give one"
+            )
+        targets[category] = parsed
+    return targets.get("device"), targets.get("dtype")
 
 
 _DEVICES = "devices are cpu, cpu_numpy, cuda and cuda:1 ..."

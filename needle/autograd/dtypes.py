@@ -1,4 +1,5 @@
-"""The dtype rules for Python scalars and array-likes; the array library has those for arrays."""
+"""The dtype rules for Python scalars and array-likes; the array library has the rules for
+arrays."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def grad(
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
     """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`, leaves
-    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those
-    of Tensor.backward.
+    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are as
+    in Tensor.backward.
 
     `inputs` may be one Tensor. Also raises RuntimeError for an input that is not a leaf, requires
     no gradient, or does not contribute to `root`.
@@ -75,19 +75,21 @@ def grad(
     _check_requires_grad(root)
     inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     retain = create_graph if retain_graph is None else retain_graph
-    for number, each in enumerate(inputs):
-        if not isinstance(each, Tensor):
-            raise TypeError(f"grad: input {number} is a {type(each).__name__}, not a Tensor")
-        if each.node.op is not None or not each.node.requires_grad:
-            what = "is not a leaf" if each.node.op is not None else "does not require a gradient"
-            raise RuntimeError(f"grad: input {number}, {each.spec}, {what}")
-    wanted = {each.node for each in inputs}
+    for number, tensor in enumerate(inputs):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"grad: input {number} is a {type(tensor).__name__}, not a Tensor")
+        if tensor.node.op is not None or not tensor.node.requires_grad:
+            what = "is not a leaf" if tensor.node.op is not None else "does not require a gradient"
+            raise RuntimeError(f"grad: input {number}, {tensor.spec}, {what}")
+    leaves = {tensor.node for tensor in inputs}
     reached = set(topological_order((root.node,), requires_grad=True))
-    for number, each in enumerate(inputs):
-        if each.node not in reached:
-            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {each.spec}")
-    found = dict(call_recording(create_graph, _found, root, out_grad, create_graph, retain, wanted))
-    return [found[each.node] for each in inputs]
+    for number, tensor in enumerate(inputs):
+        if tensor.node not in reached:
+            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {tensor.spec}")
+    gradients = dict(
+        call_recording(create_graph, _found, root, out_grad, create_graph, retain, leaves)
+    )
+    return [gradients[tensor.node] for tensor in inputs]
 
 
 def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
@@ -149,7 +151,7 @@ def _check_out_grad(root: Tensor, out_grad: Any) -> None:
     if not isinstance(out_grad, Tensor):
         raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
     if out_grad.shape != root.shape:
-        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
+        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, not {root.shape}")
     if out_grad.device is not root.device:
         raise ValueError(
             f"backward: out_grad and tensor are on different devices: {out_grad.device} and "
@@ -277,10 +279,11 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: boo
 
 
 def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
-    """Return the gradients, none of which shares memory with another or with `out_grad`.
+    """Return the gradients, copied where one shares memory with another one or with `out_grad`.
 
     Ops may return a gradient as a view, or the same gradient for several inputs. If gradients
-    shared memory, an in-place write to one leaf's gradient would change another's.
+    shared memory, an in-place write to one leaf's gradient would change the gradient of another
+    leaf.
     """
     starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
     out = []

@@ -1,7 +1,7 @@
-"""What users attach to the gradient of a tensor: hooks, and `retain_grad` for non-leaves.
+"""Hooks on the gradient of a tensor, and `retain_grad` for non-leaves.
 
-It is stored on the tensor's node, where the engine finds it. Anomaly mode (see `anomaly`) also
-stores there which line made the node.
+They are stored on the tensor's node, where the engine finds them. Anomaly mode (see `anomaly`) also
+stores there the line of user code that made the node.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Hooked:
         """Call `hook(gradient)` when a backward pass has this tensor's gradient, before it passes
         the gradient on. The hook returns None or a new gradient to replace it. Returns a Hook; its
         method `remove` removes the hook, and so does the end of a `with` block over it. Compiled
-        code has the effect that hooks had while tracing.
+        code contains the effects that hooks had while tracing.
 
         Raises RuntimeError if this tensor requires no gradient. The backward pass raises TypeError
         or ShapeError for a returned gradient that does not fit.

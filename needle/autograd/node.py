@@ -81,7 +81,7 @@ class Node:
     requires_grad: bool
     grad: Any  # a Tensor, or None
     made: int  # the device's count of writes after the op had run; in a trace, the op's number
-    attached: Any  # hooks.Attached: what users have attached to the gradient, or None
+    attached: Any  # hooks.Attached: hooks on the gradient, or None
     freed: bool  # whether a backward pass has freed the saved values
 
     def __init__(self, spec: Any, requires_grad: bool, scope: str | None = None) -> None:

@@ -291,7 +291,9 @@ class Tensor(Value, Hooked, TensorMethods):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if value and not is_floating(self.dtype):
-            raise TypeError(f"a {self.dtype} tensor cannot require a gradient")
+            raise TypeError(
+                f"a {self.dtype} tensor cannot require a gradient; only floating dtypes can"
+            )
         if state.trace is not None and bool(value) != self.requires_grad:
             state.trace.set_requires_grad(self, bool(value))
             return
@@ -314,7 +316,9 @@ class Tensor(Value, Hooked, TensorMethods):
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad must be a Tensor or None, not a {type(value).__name__}")
             if value.shape != self.shape:
-                raise ShapeError(f"grad of shape {value.shape} for a tensor of shape {self.shape}")
+                raise ShapeError(
+                    f"grad has shape {value.shape}, but the tensor has shape {self.shape}"
+                )
             if value.device is not self.device:
                 raise ValueError(
                     f"grad and tensor are on different devices: {value.device} and {self.device}"
@@ -376,8 +380,8 @@ def handle(node: Node | None, data: Any) -> Any:
 
 
 def overwrite(target: Tensor, value: Tensor) -> None:
-    """Set the elements of `target`, in its memory, to those of `value`, rounded to target's dtype.
-    Both have the same shape."""
+    """Set the elements of `target`, in its memory, to the elements of `value`, rounded to target's
+    dtype. Both have the same shape."""
     if state.trace is None or not state.trace.write(target, value.astype(target.dtype)):
         target.realize_cached_data()[...] = value.realize_cached_data()
 

@@ -1,6 +1,6 @@
 """Functions common to the native modules, for type checkers only: there is no such module.
 
-numpy_backend.py documents the functions, which are the same.
+numpy_backend.py has the same functions and documents them.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class View:
     def is_compact(self) -> bool: ...
     @property
     def written(self) -> int:
-        """Number, among all writes in place, of the last one to this memory; 0 for none."""
+        """The number of the last in-place write to this memory, counted over all in-place writes; 0
+        if there was none."""
     @property
     def data_ptr(self) -> int:
         """The address of the first element."""
@@ -38,13 +39,13 @@ UNARY: tuple[str, ...]
 BINARY: tuple[str, ...]
 
 def blas() -> str:
-    """Return the BLAS in use, or why there is none."""
+    """Return the BLAS in use, or the reason why there is none."""
 
 def writes() -> int:
-    """Return the number of writes in place so far, to any memory."""
+    """Return the number of in-place writes so far, to any memory."""
 
 def mark_written(*views: View) -> None:
-    """Count writes in place that other code made, one to each."""
+    """Count one in-place write by other code to each view."""
 
 def as_strided(view: View, shape: _Shape, strides: _Shape, offset: int, /) -> View: ...
 def to_numpy(view: View, /) -> np.ndarray[Any, Any]: ...

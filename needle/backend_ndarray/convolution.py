@@ -28,7 +28,7 @@ def conv2d_input(
     g: NDArray, w: NDArray, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> NDArray:
     """Return the gradient (N, *`size`, C) of the input from `g` (N, rows, columns, O) and `w` (kh,
-    kw, C, O). `stride`, `padding` and `dilation` are those of `conv2d`."""
+    kw, C, O). `stride`, `padding` and `dilation` are as in `conv2d`."""
     kernel = g.device.kernels.conv2d_input
     return wrap(g.device, kernel(g.view, w.view, size, stride, padding, dilation))
 
@@ -37,6 +37,6 @@ def conv2d_weight(
     x: NDArray, g: NDArray, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> NDArray:
     """Return the gradient (*`kernel`, C, O) of the weight from `x` (N, H, W, C) and `g` (N, rows,
-    columns, O). `stride`, `padding` and `dilation` are those of `conv2d`."""
+    columns, O). `stride`, `padding` and `dilation` are as in `conv2d`."""
     run = x.device.kernels.conv2d_weight
     return wrap(x.device, run(x.view, g.view, kernel, stride, padding, dilation))

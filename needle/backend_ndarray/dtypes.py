@@ -11,11 +11,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# Stored in two bytes, computed and accumulated in float32. bfloat16 comes from ml_dtypes, whose
-# import makes the name known to np.dtype.
+# These dtypes are stored in two bytes, and computed and accumulated in float32. bfloat16 comes from
+# ml_dtypes, whose import makes the name known to np.dtype.
 HALVES = ("float16", "bfloat16")
 FLOATING = ("float32", "float64", *HALVES)
-# Stored in one or two bytes, computed in int32; the low bits of a result are kept.
+# These dtypes are stored in one or two bytes and computed in int32; the low bits of a result are
+# kept.
 SMALL_INTEGER = ("int8", "uint8", "int16", "uint16")
 INTEGER = ("int32", "int64", *SMALL_INTEGER)
 DTYPES = (*FLOATING, *INTEGER, "bool")

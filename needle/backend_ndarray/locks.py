@@ -12,7 +12,7 @@ def fork_safe_lock() -> threading.RLock:
 
     A plain lock that another thread holds during a fork stays locked in the child for ever, and the
     data it guards may be half changed. os.fork acquires these locks in reverse order of creation,
-    so a lock that is held while another is acquired must be created later than the other.
+    so if a thread acquires one lock while it holds a second one, the second must be created later.
     """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):

@@ -243,7 +243,7 @@ def as_device(device: DeviceLike | None, default: Device | None = None) -> Devic
     found = device_named(device) if isinstance(device, str) else None
     if found is None:
         kind = type(device).__name__
-        raise TypeError(f"device {device!r} is a {kind}, not one as needle.cpu() or 'cuda:1'")
+        raise TypeError(f"device {device!r} is a {kind}, not a Device or a name like 'cuda:1'")
     return found
 
 

@@ -128,7 +128,7 @@ def matmul(a: View, b: View) -> View:
     if not a.ndim or not b.ndim:
         raise ValueError(f"matmul: 0-d operand ({a.shape} @ {b.shape})")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
-        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match (k of a, b differ)")
+        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match (k differs)")
     with np.errstate(all="ignore"):
         x, y, dtype = operands(a, b)
         return own(narrow(np.matmul(x, y), dtype))
@@ -222,7 +222,7 @@ def _check_same(what: str, param: View, grad: View, *states: View | None) -> Non
     kept = compute_dtype(param.dtype)
     for other, dtype in ((grad, param.dtype), *((state, kept) for state in states)):
         if other is not None and (other.shape, other.dtype) != (param.shape, dtype):
-            takes = "" if dtype == param.dtype else f", which takes {dtype} here"
+            takes = "" if dtype == param.dtype else f"; it must be {dtype}"
             raise ValueError(
                 f"{what}: {other.dtype} {other.shape} does not match the parameter's "
                 f"{param.dtype} {param.shape}{takes}"

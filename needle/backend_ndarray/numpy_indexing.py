@@ -15,9 +15,9 @@ _COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.min
 
 def places(index: Array, extent: int, what: str) -> Array:
     """Return an index without negative positions. Raises IndexError if a position is out of range,
-    and TypeError for an index that is not of integers."""
+    and TypeError for an index that does not hold integers."""
     if index.dtype.name not in INTEGER:
-        raise TypeError(f"{what}: index must be of integers, not {index.dtype}")
+        raise TypeError(f"{what}: index must hold integers, not {index.dtype}")
     index = index.astype(np.int64, copy=False)  # small integers cannot hold every position
     bad = index[(index < -extent) | (index >= extent)]
     if bad.size:

@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 def _check(right: bool, name: str, *arrays: Array) -> None:
     if not right or len({a.dtype for a in arrays}) != 1:
         given = " and ".join(f"{a.dtype} {a.shape}" for a in arrays)
-        raise ValueError(f"{name}: {given} do not go together")
+        raise ValueError(f"{name}: {given} do not match")
 
 
 def _rows(name: str, x: Array) -> Array:

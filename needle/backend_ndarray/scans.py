@@ -111,8 +111,8 @@ def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
 
 
 def searchsorted(x: Array, values: Array, right: bool) -> Array:
-    """Return np.searchsorted of each line. For unsorted lines, the result is the result of this
-    binary search; NumPy leaves it open."""
+    """Return np.searchsorted of each line. For unsorted lines, the binary search decides the
+    result; NumPy does not define it."""
     if x.ndim > 1:
         out = np.zeros(values.shape, "int64")
         for line in np.ndindex(x.shape[:-1]):

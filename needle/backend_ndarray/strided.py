@@ -366,30 +366,30 @@ class Strided(Elementwise):
         return self._reduce("prod", axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Return the maximum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
+        """Return the maximum over `axis`, which is NaN if an element is NaN. `keepdims` is as in
         `sum`. Raises ValueError if there are no elements."""
         return self._reduce("max", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Return the minimum over `axis`, which is NaN if an element is NaN. `keepdims` is that of
+        """Return the minimum over `axis`, which is NaN if an element is NaN. `keepdims` is as in
         `sum`. Raises ValueError if there are no elements."""
         return self._reduce("min", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the mean over `axis`, in float64 for integers. The mean of no elements is NaN.
-        `keepdims` is that of `sum`."""
+        `keepdims` is as in `sum`."""
         if axis is not None:
             axis = indexing.normalize_axes(axis, self.view.ndim, "mean")
         return self._wrap(self.device.kernels.mean(self.view, axis, bool(keepdims)))
 
     def argmax(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the int64 index of the first maximum (a NaN counts as a maximum) along one `axis`,
-        or in the flat array. `keepdims` is that of `sum`."""
+        or in the flat array. `keepdims` is as in `sum`."""
         return self._arg("argmax", axis, keepdims)
 
     def argmin(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Return the int64 index of the first minimum (a NaN counts as a minimum) along one `axis`,
-        or in the flat array. `keepdims` is that of `sum`."""
+        or in the flat array. `keepdims` is as in `sum`."""
         return self._arg("argmin", axis, keepdims)
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:

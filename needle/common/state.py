@@ -100,7 +100,7 @@ def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: 
 
 
 class _GradMode:
-    """Context manager and decorator that sets whether this thread records gradients."""
+    """A context manager and decorator that sets whether this thread records gradients."""
 
     __slots__ = ("_previous", "enabled")
     enabled: bool
@@ -144,7 +144,7 @@ class _FixedMode(_GradMode):
 
 
 class no_grad(_FixedMode):
-    """Context in which ops on this thread record no graph; their results require no gradient.
+    """A context in which ops on this thread record no graph; their results require no gradient.
 
     It also decorates a function `fn`: `@ndl.no_grad()` or `@ndl.no_grad`.
 
@@ -160,7 +160,7 @@ class no_grad(_FixedMode):
 
 
 class enable_grad(_FixedMode):
-    """Context in which ops on this thread record their graph, also within `no_grad`. It also
+    """A context in which ops on this thread record their graph, also within `no_grad`. It also
     decorates a function `fn`."""
 
     __slots__ = ()

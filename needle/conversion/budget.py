@@ -33,7 +33,7 @@ _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=Non
 
 @contextmanager
 def call(shapes: Sequence[Sequence[Any]]) -> Iterator[None]:
-    """Context of a call with inputs of these shapes."""
+    """Return a context for a call with inputs of these shapes."""
     token = _room.set(_GROWTH * sum(_least(shape) for shape in shapes))
     try:
         yield
@@ -54,7 +54,7 @@ def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
     """
     extents = tuple(shape)
     if any(bounds_of(n)[0] < 0 for n in extents):
-        raise ModelError(f"it makes a tensor of shape {list(extents)}, which is negative")
+        raise ModelError(f"it makes a tensor of shape {list(extents)}, which has a negative extent")
     if _least(extents) > _room.get():
         spend(_least(extents), f"a tensor of shape {list(extents)}")
     return extents
@@ -65,13 +65,14 @@ def spend(elements: int, what: str) -> None:
     if elements > MOST_ELEMENTS:
         raise UnsupportedError(
             f"it asks for {what}, {elements} elements; the budget for requests by the numbers in a "
-            f"file is {MOST_ELEMENTS} elements, or {_GROWTH} times those of a call's inputs"
+            f"file is {MOST_ELEMENTS} elements, or {_GROWTH} times the elements of the inputs"
         )
 
 
 @contextmanager
 def looping() -> Iterator[None]:
-    """Context of a node whose subgraphs run: the outermost one starts the count of `iterate`."""
+    """Return a context for a node whose subgraphs run: the outermost one starts the count of
+    `iterate`."""
     token = _iterations.set([0]) if _iterations.get() is None else None
     try:
         yield

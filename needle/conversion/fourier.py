@@ -25,7 +25,10 @@ def check_length(node: NamedNode, n: int) -> None:
     while factor * factor <= rest:
         rest, factor = (rest // factor, factor) if rest % factor == 0 else (rest, factor + 1)
     if rest > _LARGEST_PRIME:
-        raise node.unsupported(f"a transform of {n}, which has the prime factor {rest}")
+        raise node.unsupported(
+            f"a transform of {n}, which has the prime factor {rest}; the largest is "
+            f"{_LARGEST_PRIME}"
+        )
 
 
 def fitted(x: Tensor | None, n: int) -> Any:
@@ -74,8 +77,8 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
     """Return the n elements, times n, of the real signal whose first n // 2 + 1 frequencies are
-    `parts`. The imaginary part of the first frequency counts as 0, and if n is even, that of the
-    last one too."""
+    `parts`. The imaginary part of the first frequency counts as 0; so does the imaginary part of
+    the last frequency if n is even."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1

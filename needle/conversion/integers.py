@@ -20,17 +20,17 @@ def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
     exponents = ops.add(exponent, ops.cast(ops.multiply(base, 0), exponent.dtype))
 
     def step(state: tuple[Tensor, Tensor, Tensor], _: None) -> tuple[tuple[Tensor, ...], None]:
-        made, square, left = state
+        product, square, left = state
         taken = ops.equal(ops.bitwise_and(left, 1), 1)
-        made = ops.where(taken, ops.multiply(made, square), made)
-        return (made, ops.multiply(square, square), ops.right_shift(left, 1)), None
+        product = ops.where(taken, ops.multiply(product, square), product)
+        return (product, ops.multiply(square, square), ops.right_shift(left, 1)), None
 
     one = ops.add(ops.multiply(first, 0), 1)
     # A loop: as one expression, 63 squarings take LLVM eight seconds.
-    (made, _, _), _ = scan(step, (one, first, exponents), length=bits)
+    (product, _, _), _ = scan(step, (one, first, exponents), length=bits)
     if exponent.dtype.startswith("uint"):
-        return made
+        return product
     is_unit = ops.equal(base, 1)
     if not base.dtype.startswith("uint"):
         is_unit = ops.logical_or(is_unit, ops.equal(base, -1))
-    return ops.where(ops.logical_or(is_unit, ops.greater_equal(exponent, 0)), made, 0)
+    return ops.where(ops.logical_or(is_unit, ops.greater_equal(exponent, 0)), product, 0)

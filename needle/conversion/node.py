@@ -17,7 +17,7 @@ class NamedNode:
 
     def unsupported(self, what: str) -> UnsupportedError:
         """Return the error for a node that needs something that needle does not have."""
-        return UnsupportedError(f"{self}: {what}")
+        return UnsupportedError(f"{self}: not supported: {what}")
 
 
 @contextlib.contextmanager
@@ -26,8 +26,8 @@ def named(
     otherwise: type[ModelError] = ModelError,
     kept: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Context in which all errors name the node. Python's own errors become `otherwise`, except
-    that errors of the classes in `kept` keep their class."""
+    """Return a context in which all errors name the node. Python's own errors become `otherwise`,
+    except that errors of the classes in `kept` keep their class."""
     try:
         yield
     except ModelError as error:

@@ -46,9 +46,8 @@ class Room:
         self._cost += cost
         if self._cost + cost * (count - done) > LARGEST_COST:
             raise self._node.unsupported(
-                f"{count} iterations of {each} operations, of which at most "
-                f"{LARGEST_COST // cost} are unrolled and compiled; give it fewer steps"
-                + self._advice
+                f"{count} iterations of {each} operations; at most {LARGEST_COST // cost} "
+                "iterations are unrolled and compiled, so give it fewer steps" + self._advice
             )
 
 

@@ -35,7 +35,7 @@ class Rows(Sequence[Value]):
     def __len__(self) -> int:
         count = self.whole.shape[0]
         if isinstance(count, Expression):
-            raise UnsupportedError(f"a sequence of {count} values, which a Dim leaves open")
+            raise UnsupportedError(f"a sequence of {count} values, a number that a Dim leaves open")
         return int(count)
 
     def __getitem__(self, index: Any) -> Any:

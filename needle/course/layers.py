@@ -1,4 +1,4 @@
-"""Layers: the course's behaviour where it differs from PyTorch's, which needle has otherwise."""
+"""Layers with the course's behaviour where it differs from PyTorch's, needle's usual behaviour."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def has_batches(dataset: Any) -> bool:
 class IterableDataset(Dataset):
     """A dataset that is a stream: define `__iter__`, which yields items, and `__len__` if their
     number is known. Every worker process of a DataLoader has a copy of the dataset: let `__iter__`
-    ask `get_worker_info()` which part of the stream to yield. `transforms` are those of Dataset."""
+    ask `get_worker_info()` which part of the stream to yield. `transforms` are as in Dataset."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
@@ -204,7 +204,7 @@ class ConcatDataset(Dataset):
     def __getitem__(self, index: int) -> Any:
         ends = self.cumulative_sizes
         if not -ends[-1] <= index < ends[-1]:
-            raise IndexError(f"ConcatDataset: index {index} for {ends[-1]} items")
+            raise IndexError(f"ConcatDataset: index {index} is out of range for {ends[-1]} items")
         index = index % ends[-1]
         number = bisect.bisect_right(ends, index)
         return self.datasets[number][index - (ends[number - 1] if number else 0)]

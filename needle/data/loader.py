@@ -49,7 +49,7 @@ class _Pass:
 
 class DataLoader:
     """Iterates over `dataset`, which has items by number or is an IterableDataset, in batches of
-    `batch_size` items on `device` (None: the CPU). The arguments are PyTorch's, and some more.
+    `batch_size` items on `device` (None: the CPU). It takes PyTorch's arguments, and some more.
 
     `collate_fn` makes a batch from a list of items (None: `default_collate`). `sampler` yields the
     numbers of the items in order, or `batch_sampler` lists of numbers; `shuffle` makes the order
@@ -141,9 +141,13 @@ class DataLoader:
         is_stream = isinstance(self.dataset, IterableDataset)
         for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if is_stream and value is not None:
-                raise ValueError(f"DataLoader: an IterableDataset has its own order, so no {name}")
+                raise ValueError(
+                    f"DataLoader: an IterableDataset has its own order; give no {name}"
+                )
         if is_stream and shuffle:
-            raise ValueError("DataLoader: shuffle=True with an IterableDataset; shuffle in it")
+            raise ValueError(
+                "DataLoader: shuffle=True needs numbered items; shuffle inside the IterableDataset"
+            )
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: sampler option is mutually exclusive with shuffle")
         if batch_sampler is not None:
@@ -292,7 +296,7 @@ class DataLoader:
                 current = _Pass(seed, as_int(now["batches"]), states)
             kinds = [state["bit_generator"] for state in states]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"DataLoader: not the state of a loader: {error!r}") from None
+            raise ValueError(f"DataLoader: the state is not a loader's: {error!r}") from None
         if current is not None and not 0 <= current.handed_out <= self._length():
             raise ValueError(
                 f"DataLoader: the state is {current.handed_out} batches into a pass, but a pass "
@@ -300,7 +304,9 @@ class DataLoader:
             )
         here = [type(generator.bit_generator).__name__ for generator in self._generators]
         if kinds != here:
-            raise ValueError(f"DataLoader: the state has generators {kinds}, this loader {here}")
+            raise ValueError(
+                f"DataLoader: the state has generators {kinds}, but this loader has {here}"
+            )
         for generator, saved in zip(self._generators, states, strict=True):
             generator.bit_generator.state = saved
         self.epoch, self._pass = epoch, current

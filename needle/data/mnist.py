@@ -111,5 +111,5 @@ def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
     expected = start + prod(shape)
     if len(raw) != expected:
         kind = "truncated" if len(raw) < expected else "too long"
-        raise ValueError(f"{path}: {kind}: {len(raw)} bytes, {expected} for shape {shape}")
+        raise ValueError(f"{path}: {kind}: {len(raw)} bytes, but shape {shape} needs {expected}")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

@@ -118,7 +118,9 @@ def get_batch(
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
     rows = min(wanted, len(batches) - 1 - i)
     if i < 0 or rows < 1:
-        raise IndexError(f"get_batch: row {i} and {bptt} of {len(batches)} rows leave no target")
+        raise IndexError(
+            f"get_batch: row {i} must be in 0..{len(batches) - 2}, and bptt {bptt} at least 1"
+        )
     data, target = batches[i : i + rows], batches[i + 1 : i + 1 + rows].reshape(-1)
     make: Any = {"device": device, "dtype": dtype, "requires_grad": False}
     return Tensor(data, **make), Tensor(target, **make)

@@ -48,8 +48,8 @@ _GRACE = 5.0  # seconds that a worker has to end by itself
 
 @dataclass
 class WorkerInfo:
-    """What a worker process knows about itself: its number `id` out of `num_workers`, its `seed`,
-    and its copy of the `dataset`."""
+    """Information about a worker process: its number `id` out of `num_workers`, its `seed`, and its
+    copy of the `dataset`."""
 
     id: int
     num_workers: int

@@ -8,11 +8,11 @@ further lines:
     model = group.data_parallel(model)
     loader = group.split(loader)
 
-Losses then equal those of one process within rounding: the loader makes the same batches and cuts
-each into one part per rank, random numbers are those of the whole batch, and gradients are weighted
-by the number of rows behind them. The package needs the extra `mpi`.
+Losses then equal the losses of one process, up to rounding: the loader makes the same batches and
+cuts each into one part per rank, each row gets the same random numbers as in one process, and
+gradients are weighted by the number of rows behind them. The package needs the extra `mpi`.
 
-Everything that ranks do together begins with a meeting, in which each rank says what it is about to
+Every joint action of the ranks begins with a meeting, in which each rank says what it is about to
 do. So ranks that do different things end with an error; with MPI alone they would wait forever.
 """
 

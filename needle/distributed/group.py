@@ -103,8 +103,8 @@ class Group:
         time of this call are left out.
 
         A batch norm normalizes by its own rank's rows and keeps running statistics of these rows,
-        so that N ranks do not equal one process. With `sync_batch_norm` it normalizes by the whole
-        batch.
+        so N ranks do not compute the same as one process. With `sync_batch_norm` it normalizes by
+        the whole batch.
 
         Raises ValueError if the ranks' models differ, and for another `reduction`. Afterwards,
         `backward` raises a TraceError under `needle_tvm.jit`, and a RuntimeError with
@@ -135,13 +135,14 @@ class Group:
     def split(self, loader: DataLoader) -> DataLoader:
         """Return a DataLoader of this rank's rows of each batch of `loader`.
 
-        Its `state_dict` is that of `loader`: it counts whole batches, so that a run with another
-        number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
-        without rows gets the last row, which does not count on that rank.
+        Its `state_dict` is the state of `loader` and counts whole batches, so that a run with
+        another number of ranks can continue from it. If a batch has fewer rows than there are
+        ranks, a rank without rows gets the last row, which does not count on that rank.
 
         Within a pass, random numbers that are drawn for the rows (by dropout, `rand`, `randn`,
-        `randint` and the like, with the rows along the first axis) are those of the whole batch.
-        Random numbers that a dataset draws, for example for a crop, differ from rank to rank.
+        `randint` and the like, with the rows along the first axis) are the same as in one process
+        that computes the whole batch. Random numbers that a dataset draws, for example for a crop,
+        differ from rank to rank.
 
         Raises ValueError for a loader of single items or of an IterableDataset.
         """

@@ -21,8 +21,8 @@ def functional_call(
 ) -> Any:
     """Return module(*args, **kwargs), computed with other weights: `parameters_and_buffers`, a dict
     (or several) of tensors, replaces the `module`'s parameters and buffers of these names. If
-    `args` is not a tuple, it is the only argument. The module keeps its own weights, and values
-    that the call writes into the others are dropped.
+    `args` is not a tuple, it is the only argument. The module keeps its own weights; values that
+    the call writes into the replacements are dropped.
 
     Raises KeyError for names that the module does not have, and if `strict` also for names that are
     missing. Raises TypeError for values that are not Tensors, ShapeError for another shape. Other
@@ -52,7 +52,7 @@ def functional_call(
             text = f"has shape {own[name].shape}, not {value.shape}"
             raise ShapeError(f"functional_call: {name!r} {text}")
     tracing = state.trace is not None
-    # Read all before the first is replaced: a value may be another of the module's tensors.
+    # Read all values before the first replacement: a value may be one of the module's tensors.
     new = {name: (None, x.node) if tracing else (x._data, x._node) for name, x in values.items()}
     before = [(own[name], own[name]._data, own[name]._node) for name in new]
     arguments = () if args is None else args if isinstance(args, tuple) else (args,)

@@ -67,9 +67,8 @@ def grad_and_value(
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Return (func(*primals), pull). If `has_aux`, `func` returns (result, aux), and vjp returns
-    (result, pull, aux). `pull(cotangents)` takes a nest of Tensors like the result's nest and
-    returns the tuple of vector-Jacobian products for `primals`. It may be called any number of
-    times.
+    (result, pull, aux). `pull(cotangents)` takes Tensors nested like the result and returns the
+    tuple of vector-Jacobian products for `primals`. It may be called any number of times.
 
     Raises TypeError for primals that are not floating Tensors. `pull` raises ValueError or
     ShapeError for cotangents that do not fit the result.
@@ -111,7 +110,7 @@ def jvp(
     """
     if not isinstance(primals, tuple) or not isinstance(tangents, tuple):
         given = f"{type(primals).__name__} and {type(tangents).__name__}"
-        raise TypeError(f"jvp: primals and tangents are tuples, not {given}")
+        raise TypeError(f"jvp: primals and tangents must be tuples, not {given}")
     call = Call("jvp", func, primals, {}, tuple(range(len(primals))), has_aux)
     directions = matching("jvp", "tangent", tangents, call.in_tree, call.ends)
     push = Push(call)
@@ -123,11 +122,11 @@ def jacrev(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `func` by the arguments `argnums`. Its result
-    has the nest of func's result; each Tensor in it is replaced by the nest of the argument (a
-    tuple of nests for a tuple of `argnums`), with Tensors of shape (*result's shape, *argument's
-    shape). It takes one backward pass for each element of the result. With `has_aux`, `func`
-    returns (result, aux), and the new function returns (Jacobian, aux). It raises the errors of
-    `grad`, but accepts a result of any shape.
+    is nested like func's result. In place of each Tensor it has Tensors nested like the argument (a
+    tuple for a tuple of `argnums`), of shape (*result's shape, *argument's shape). It takes one
+    backward pass for each element of the result. With `has_aux`, `func` returns (result, aux), and
+    the new function returns (Jacobian, aux). It raises the errors of `grad`, but accepts a result
+    of any shape.
 
     >>> ndl.func.jacrev(lambda x: x * x)(ndl.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]

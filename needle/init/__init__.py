@@ -1,9 +1,9 @@
 """New Tensors: filled, random, and initial weights.
 
-`shape` is integers or one sequence of integers, `dtype` the name of a dtype, and `device` a Device
-(None: the CPU). With `requires_grad` the result is a leaf that gets a gradient. Functions with
-`options` take `device`, `dtype` and `requires_grad` by name. A TypeError or ValueError names an
-invalid shape, number or dtype.
+`shape` is one sequence of integers, or separate integers. `dtype` is the name of a dtype, and
+`device` a Device (None: the CPU). With `requires_grad` the result is a leaf that gets a gradient.
+Functions with `options` take `device`, `dtype` and `requires_grad` by name. A TypeError or
+ValueError names an invalid shape, number or dtype.
 """
 
 from ..common.keywords import name_functions

@@ -94,12 +94,12 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
 
 
 def rand_like(array: Tensor, **options: Any) -> Tensor:
-    """Return `rand` with the shape, dtype and device of `array`; `options` are those of rand."""
+    """Return `rand` with the shape, dtype and device of `array`; `options` are as in rand."""
     return rand(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def randn_like(array: Tensor, **options: Any) -> Tensor:
-    """Return `randn` with the shape, dtype and device of `array`; `options` are those of randn."""
+    """Return `randn` with the shape, dtype and device of `array`; `options` are as in randn."""
     return randn(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
@@ -112,7 +112,7 @@ def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tens
     >>> ndl.normal(ndl.zeros(3), 0.1).shape, ndl.normal(0.0, 1.0, (2,)).shape
     ((3,), (2,))
     """
-    given = [x for x in (mean, std) if isinstance(x, Tensor)]
+    tensors = [x for x in (mean, std) if isinstance(x, Tensor)]
     if isinstance(std, Tensor):
         check_within("normal", "std", std, 0, float("inf"))
     else:
@@ -121,6 +121,6 @@ def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tens
         return randn(*as_shape("normal", () if shape is None else shape), mean=mean, std=std)
     if shape is not None:
         raise TypeError("normal: give shape only if mean and std are numbers")
-    extents = broadcast_shapes("normal", *[x.shape for x in given])
-    drawn = randn(*extents, device=given[0].device, dtype=given[0].dtype)
+    extents = broadcast_shapes("normal", *[x.shape for x in tensors])
+    drawn = randn(*extents, device=tensors[0].device, dtype=tensors[0].dtype)
     return (drawn * std + mean).detach()

@@ -210,9 +210,10 @@ def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
 
 def matrix_power(a: Tensor, n: int) -> Tensor:
     """Return the product of `n` factors `a`, for matrices `a` (..., m, m): the identity for 0,
-    powers of the inverse for a negative `n`. The result has a's dtype (for a negative `n`, that of
-    `inv`). The function is composed of matmuls, so it compiles for n >= 0. Raises ShapeError for
-    matrices that are not square, LinAlgError for a negative power of a singular matrix.
+    powers of the inverse for a negative `n`. The result has a's dtype (for a negative `n`, the
+    dtype of `inv`). The function is composed of matmuls, so it compiles for n >= 0. Raises
+    ShapeError for matrices that are not square, LinAlgError for a negative power of a singular
+    matrix.
 
     >>> ndl.linalg.matrix_power(ndl.Tensor([[1.0, 1.0], [0.0, 1.0]]), 3).numpy().tolist()
     [[1.0, 3.0], [0.0, 1.0]]
@@ -311,8 +312,8 @@ def _as_matrices(x: Tensor) -> Tensor:
 
 def _cofactors(x: Tensor) -> Tensor:
     """Return the gradient of the determinant, which also exists for singular matrices: the
-    cofactors. The cofactors of a product are the product of its factors' cofactors, and those of an
-    orthogonal matrix are the matrix itself, times its determinant."""
+    cofactors. The cofactors of a product are the product of its factors' cofactors, and the
+    cofactors of an orthogonal matrix are the matrix itself, times its determinant."""
     u, s, vh = SVDOp(False)(x)
     n = s.shape[-1]
     others = ops.broadcast_to(reshape(s, (*s.shape[:-1], 1, n)), (*s.shape[:-1], n, n))

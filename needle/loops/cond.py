@@ -94,7 +94,7 @@ def _either(
 def _chosen(
     predicate: Tensor, inputs: Sequence[Tensor], whole: Body, captured: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Return the results of one of two branches, whose outputs are the two halves of a body's."""
+    """Return the results of one of two branches, which are the two halves of a body's outputs."""
     half = len(whole.outputs) // 2
     if not half:
         return ()
@@ -120,9 +120,9 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
     given = [*inputs, *grads.values()]
     # The body's steps need gradients, although none is recorded while they are traced.
     _, whole, captured = call_recording(False, traced, call, [x.spec for x in given])
-    made = _chosen(predicate, given, whole, captured)
+    input_grads = _chosen(predicate, given, whole, captured)
     result: list[Any] = [None] * len(node.inputs)
-    for number, grad in zip(wanted, made, strict=True):
+    for number, grad in zip(wanted, input_grads, strict=True):
         result[1 + number] = grad
     return tuple(result)
 

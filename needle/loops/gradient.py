@@ -93,7 +93,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
     sequences = [stacked[n] for n in back.known] + [out_grads[n] for n in given]
     constants = [inputs[n] for n in back.constants]
     first = [*of_states, *sums]
-    found = run(
+    loop_results = run(
         back.body,
         [*first, *sequences, *constants, *back.captured],  # type: ignore[list-item]
         len(first),
@@ -102,7 +102,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
         not op.reverse,
     )
     result: list[Any] = [None] * len(inputs)
-    for number, value in back.results(found, sequences, op.length):
+    for number, value in back.results(loop_results, sequences, op.length):
         if inputs[number].requires_grad:
             result[number] = value
     return tuple(result)

@@ -126,7 +126,7 @@ def recorded(
 ) -> tuple[Body, list[Tensor]]:
     """Return the body that computes `ends` from `inputs` in a trace (`run`), and the captured
     tensors, which are its other inputs. Reads of a node in `alias` are replaced by reads of the
-    node it maps to. `detach` is that of `body_of`."""
+    node it maps to. `detach` is as in `body_of`."""
     order = topological_order(ends, until=alias)
     own = [*inputs, *(node for node, _ in run.captured)]
     whole = body_of(own, ends, order, alias, detach)

@@ -115,8 +115,9 @@ class InPlaceMethods:
         return _becomes(self, "sub_", ops.subtract(self, other if alpha == 1 else other * alpha))
 
     def copy_(self: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
-        """Set the elements to those of `source`, a Tensor, an array or a number that broadcasts.
-        The tensor keeps its dtype and device. `non_blocking` is accepted and has no effect."""
+        """Set the elements to the elements of `source`, a Tensor, an array or a number that
+        broadcasts. The tensor keeps its dtype and device. `non_blocking` is accepted and has no
+        effect."""
         values = source.to(self.device) if isinstance(source, Tensor) else source
         return _becomes(self, "copy_", as_source("copy_", self, values, self.shape))
 

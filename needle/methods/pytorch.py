@@ -59,7 +59,7 @@ class PyTorchMethods:
         requires_grad: bool = False,
     ) -> Tensor:
         """Return `needle.tensor` of `data` with the given `requires_grad`. By default, `dtype` and
-        `device` are those of this tensor."""
+        `device` are this tensor's dtype and device."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 

@@ -1,9 +1,9 @@
-"""Modules: parameters, layers and losses; `needle.nn.functional` has their functions.
+"""Layers and losses, as modules with parameters; `needle.nn.functional` has them as functions.
 
 Sizes and counts are integers of at least 1. For other values a constructor raises TypeError or
-ValueError, which names the module, the argument and its value. Parameters are made on `device`
+ValueError, which names the module, the argument and its value. Parameters are created on `device`
 (None: the CPU) in `dtype`, the name of a floating dtype. Without `bias` a layer has no bias. Norms
-add `eps` to the variance. `dropout` is a probability; it has an effect in train mode alone.
+add `eps` to the variance. `dropout` is a probability; it has an effect only in train mode.
 `inplace` is accepted and has no effect.
 
 For developers of this package:

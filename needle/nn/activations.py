@@ -85,7 +85,7 @@ class Mish(ReLU):
 
 
 class SELU(ReLU):
-    """1.0507 * elu(x, 1.6733), elementwise, with more digits (Klambauer et al. 2017)."""
+    """1.0507 * elu(x, 1.6733), with more digits of both constants (Klambauer et al. 2017)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.selu(x)
@@ -188,7 +188,7 @@ class CELU(ELU):
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(alpha)
         if alpha == 0:
-            raise ValueError("CELU: alpha 0 is a divisor; it must not be 0")
+            raise ValueError("CELU: alpha is 0, but it is a divisor")
 
     def forward(self, x: Tensor) -> Tensor:
         return F.celu(x, self.alpha)
@@ -201,7 +201,7 @@ class Softplus(Module):
         super().__init__()
         self.beta = finite("Softplus", "beta", beta)
         if beta == 0:
-            raise ValueError("Softplus: beta 0 is a divisor; it must not be 0")
+            raise ValueError("Softplus: beta is 0, but it is a divisor")
         self.threshold = finite("Softplus", "threshold", threshold)
 
     def forward(self, x: Tensor) -> Tensor:

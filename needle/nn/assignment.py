@@ -24,9 +24,9 @@ def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) 
     if isinstance(value, kind):
         return
     if isinstance(before, kind):
-        raise TypeError(f"{label} is a Module, not a {given}: assign a Module or None")
+        raise TypeError(f"{label} holds a Module, not a {given}: assign a Module or None")
     if name in module._buffer_names and not isinstance(value, Tensor):
-        raise TypeError(f"{label} is a buffer, not a {given}: assign a Tensor or None")
+        raise TypeError(f"{label} holds a buffer, not a {given}: assign a Tensor or None")
     if isinstance(before, (list, tuple, dict)):
         _check_inside(label, value, before)
 
@@ -46,6 +46,6 @@ def _check_inside(label: str, value: Any, before: Any) -> None:
 
 def _no_parameter(label: str, value: Any) -> TypeError:
     return TypeError(
-        f"{label} is a Parameter, not a {type(value).__name__}: assign a Parameter or None, or "
+        f"{label} holds a Parameter, not a {type(value).__name__}: assign a Parameter or None, or "
         "write into the Parameter (p.data = tensor, or p -= ... under needle.no_grad())"
     )

@@ -81,7 +81,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self.bias_k = self.bias_v = None
         if add_bias_kv:
-            std = embed_dim**-0.5  # for PyTorch both fans of (1, 1, embed_dim) are embed_dim
+            std = embed_dim**-0.5  # PyTorch takes both fans of this shape as embed_dim
             self.bias_k, self.bias_v = (
                 Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
             )
@@ -194,7 +194,7 @@ def _appended(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _widened(mask: Tensor | None, further: int) -> Tensor | None:
-    """Return the mask (..., keys) extended by `further` keys, which it does not hide."""
+    """Return the mask (..., keys) extended by `further` keys, which stay visible."""
     if mask is None or not further:
         return mask
     return ops.pad(mask, (*[(0, 0)] * (mask.ndim - 1), (0, further)))

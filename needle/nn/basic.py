@@ -237,7 +237,7 @@ class ChannelShuffle(Module):
 
 class Unfold(Module):
     """The patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). The arguments are
-    those of `needle.unfold`."""
+    as in `needle.unfold`."""
 
     def __init__(
         self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
@@ -258,7 +258,7 @@ class Unfold(Module):
 
 class Fold(Unfold):
     """Images (N, C, *output_size) from patches (N, C * kh * kw, patches), which are summed where
-    they overlap. The arguments are those of `needle.fold`."""
+    they overlap. The arguments are as in `needle.fold`."""
 
     def __init__(
         self,

@@ -22,7 +22,8 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 
 
 class Cell(Module):
-    """Base of the cells: weights from the input and the state to `gates` pre-activations."""
+    """Base of the cells. It maps the input and the state to the pre-activations of `gates`
+    gates."""
 
     _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
     _torch_axes: ClassVar = {"W_ih": (1, 0), "W_hh": (1, 0)}
@@ -40,7 +41,9 @@ class Cell(Module):
         super().__init__()
         counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
         if isinstance(bias, str):  # in PyTorch's RNN this argument is the nonlinearity
-            raise TypeError(f"{type(self).__name__}: bias is {bias!r}; give nonlinearity by name")
+            raise TypeError(
+                f"{type(self).__name__}: bias is {bias!r}, not a bool; give nonlinearity by name"
+            )
         self.input_size = input_size
         self.hidden_size = hidden_size
         bound = 1 / math.sqrt(hidden_size)
@@ -152,7 +155,7 @@ class GRUCell(Cell):
     r = sigmoid(r + r'), z = sigmoid(z + z'), n = tanh(n + r * n'); h' = (1 - z) * n + z * h.
 
     W_ih (input_size, 3 * hidden_size), W_hh (hidden_size, 3 * hidden_size), biases
-    (3 * hidden_size,) or None (Cho et al. 2014; the reset gate is where PyTorch has it).
+    (3 * hidden_size,) or None (Cho et al. 2014; the reset gate is applied as in PyTorch).
     """
 
     gates = 3

@@ -19,8 +19,8 @@ def check_module(owner: str, what: str, module: Any) -> None:
 
 
 class _Held(tuple[Module, ...]):
-    """The modules of a Sequential, its `owner`. The attribute `modules`, a name from the course,
-    hides the method `Module.modules`; calling this tuple calls that method."""
+    """The modules of a Sequential, its `owner`. The course calls this attribute `modules`, which
+    hides the method `Module.modules`; calling this tuple calls the method."""
 
     owner: Sequential
 
@@ -60,7 +60,7 @@ class Sequential(Module):
     @property
     def modules(self) -> Any:
         """The modules, a tuple. Calling it lists this Sequential and every module below it."""
-        # Made anew for each use: a stored one and the Sequential would refer to each other.
+        # Built at each use: a stored tuple and the Sequential would refer to each other.
         held = _Held(vars(self)["modules"])
         held.owner = self
         return held
@@ -114,8 +114,8 @@ class Sequential(Module):
         return self
 
     def insert(self, index: int, module: Module) -> Sequential:
-        """Put a module before the module at `index`; if the modules have names, the new name is the
-        previous number of modules. Returns self."""
+        """Put a module before the module at `index`. If the modules have names, the name of the new
+        module is the number of modules before the call. Returns self."""
         modules, names = list(self.modules), list(self.names())
         names.insert(index, str(len(modules)))
         modules.insert(index, module)
@@ -148,8 +148,8 @@ class _Numbered(Module):
         return [value for name, value in vars(self).items() if name.isdigit()]
 
     def _fill(self, items: list[Any]) -> None:
-        """Make `items` the list's items. Raises TypeError for an item of another kind; then the
-        list keeps its old items."""
+        """Make `items` the list's items. Raises TypeError for an item of another kind, without any
+        change."""
         items = [self._item(i, item) for i, item in enumerate(items)]
         for i in range(len(self)):
             delattr(self, str(i))
@@ -229,8 +229,8 @@ class _Named(Module):
         if key not in self._keys:
             if not isinstance(key, str) or not key or "." in key or hasattr(self, key):
                 raise KeyError(
-                    f"{type(self).__name__}: the key {key!r} must be a str without '.' that is not "
-                    "an attribute of it"
+                    f"{type(self).__name__}: key {key!r} is not allowed: a key is a str without "
+                    "'.' that is not an attribute of the class"
                 )
             self._keys = (*self._keys, key)
         setattr(self, key, item)

@@ -62,7 +62,7 @@ class Converting:
         owner = f"{type(self).__name__}.to"
         place, name = destination(owner, to, device, dtype)
         if name is not None and not is_floating(name):
-            raise TypeError(f"{owner}: {name} is not floating point, as parameters are")
+            raise TypeError(f"{owner}: {name} is not floating point; parameters must be")
         new = []
         for _, tensor in once([*self.named_tensors(), *self.named_buffers()], Tensor):
             data = tensor.realize_cached_data()
@@ -102,7 +102,7 @@ class Converting:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or with `set_to_none` False to zeros."""
         for parameter in self.parameters():
-            # A gradient that is dropped is not read: in a trace a read makes a difference.
+            # Do not read a gradient that is dropped: a trace records every read.
             grad = None if set_to_none else parameter.grad
             parameter.grad = None if grad is None else init.zeros_like(grad)
 

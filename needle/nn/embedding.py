@@ -27,7 +27,7 @@ class Embedding(Tying):
     and has a longer norm (of `norm_type`) is scaled down to max_norm, as in
     `nn.functional.embedding`. Raises ValueError for `sparse`: gradients are never sparse. For
     weight tying, assign the weight of a Linear (embedding_dim, num_embeddings); with a max_norm
-    this is a ValueError.
+    this raises ValueError.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
@@ -68,7 +68,7 @@ class Embedding(Tying):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """Return a layer whose weight has the values of `embeddings` (count, dim). The weight
-        learns unless `freeze`; padding_idx is that of Embedding. Raises ShapeError for any other
+        learns unless `freeze`; padding_idx is as in Embedding. Raises ShapeError for any other
         number of axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
@@ -107,7 +107,7 @@ class EmbeddingBag(Embedding):
     x is (bags, numbers), or (n,) with `offsets` (bags,): the first position of each bag, ascending
     from 0. The result is (bags, embedding_dim), with zeros for an empty bag. Rows of padding_idx do
     not count. per_sample_weights, of x's shape, multiply the rows of a sum. max_norm, norm_type and
-    `sparse` are those of Embedding.
+    `sparse` are as in Embedding.
     """
 
     def __init__(

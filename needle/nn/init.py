@@ -2,8 +2,8 @@
 
 They record no gradient, and draw from needle's generator. Fans, rows, columns and filters refer to
 PyTorch's shape of the tensor. A Parameter of a layer knows this shape; the shape of any other
-Tensor is read as (out, in, ...). So the fans of `nn.Linear(3, 4).weight`, which is (3, 4) here and
-(4, 3) in PyTorch, are 3 in and 4 out. A bias of Linear, (1, out) here, has no fans. `needle.init`
+Tensor is taken to be (out, in, ...). The weight of `nn.Linear(3, 4)` is (3, 4) here and (4, 3) in
+PyTorch, so its fans are 3 in and 4 out. A bias of Linear, (1, out) here, has no fans. `needle.init`
 makes new tensors instead.
 
 All raise TypeError for an argument that is not a Tensor or not floating, and ValueError for a shape
@@ -225,9 +225,9 @@ def _fans(owner: str, tensor: Any) -> tuple[int, int]:
     _check(owner, tensor)
     shape = _torch_shape(tensor)
     if len(shape) < 2 or not tensor.size:
-        here = "" if shape == tensor.shape else f" (PyTorch's of {tensor.shape} here)"
+        here = "" if shape == tensor.shape else f" (PyTorch's shape of {tensor.shape} here)"
         raise ValueError(
-            f"{owner}: shape {shape}{here} has no fans; it needs two axes and elements"
+            f"{owner}: shape {shape}{here} has no fans; it needs two axes or more, and elements"
         )
     window = math.prod(shape[2:])
     return shape[1] * window, shape[0] * window

@@ -102,8 +102,8 @@ def _add(
     entries: list[Entry],
     unused: set[str],
 ) -> None:
-    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` are the forms that
-    the modules above declare, by path from this module and with full names."""
+    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` has the forms that
+    modules above declare for tensors below `module`, with full names, by path from `module`."""
     if any(module is each for each in above):
         return
     own = {path: form._replace(name=prefix + form.name) for path, form in _declared(module)}

@@ -43,7 +43,7 @@ class Loss(Module):
 
 
 class WeightedLoss(Loss):
-    """Base of losses with weights, a buffer, for classes or elements."""
+    """Base of losses with a buffer of weights for classes or elements."""
 
     def __init__(self, reduction: str, weight: Tensor | None) -> None:
         super().__init__(reduction)
@@ -95,7 +95,7 @@ class CrossEntropyLoss(WeightedLoss):
 
 class LinearCrossEntropyLoss(CrossEntropyLoss):
     """`linear`, a Linear from in_features to num_classes, and the CrossEntropyLoss of its results:
-    x (N, in_features), y (N,). Arguments and errors are those of CrossEntropyLoss and Linear."""
+    x (N, in_features), y (N,). Arguments and errors are as in CrossEntropyLoss and Linear."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class LinearCrossEntropyLoss(CrossEntropyLoss):
 
 class NLLLoss(WeightedLoss):
     """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...); `weight`,
-    `ignore_index` and `reduction` are those of CrossEntropyLoss."""
+    `ignore_index` and `reduction` are as in CrossEntropyLoss."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class KLDivLoss(Module):
 class CTCLoss(Loss):
     """Connectionist temporal classification: the negative log-probability that a sequence of
     classes and blanks spells a target (Graves et al. 2006). blank, reduction, the arguments of
-    forward, shapes and errors are those of `needle.nn.functional.ctc_loss`."""
+    forward, shapes and errors are as in `needle.nn.functional.ctc_loss`."""
 
     def __init__(
         self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False

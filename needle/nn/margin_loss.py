@@ -110,7 +110,7 @@ class PoissonNLLLoss(Loss):
 class GaussianNLLLoss(Loss):
     """(log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance `var`,
     which counts as at least `eps`. `full` adds log(2 pi) / 2; reduction: mean, sum, or none.
-    Shapes and errors are those of `needle.nn.functional.gaussian_nll_loss`."""
+    Shapes and errors are as in `needle.nn.functional.gaussian_nll_loss`."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction)

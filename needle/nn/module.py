@@ -22,7 +22,7 @@ class Module(Converting):
     A module finds Parameters and sub-modules in its attributes, and in lists, tuples and dicts in
     them. Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not
     learned. As in PyTorch, a Parameter may be replaced by a Parameter or None, a Module by a Module
-    or None, and a registered buffer by a Tensor or None; any other assignment is a TypeError.
+    or None, and a registered buffer by a Tensor or None; any other assignment raises TypeError.
     """
 
     training: bool
@@ -76,11 +76,11 @@ class Module(Converting):
         return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
 
     def modules(self) -> Found[Module]:
-        """Return this module and every one below it, each once, parents first."""
+        """Return this module and every module below it, each once, parents first."""
         return Found(module for _, module in self.named_modules())
 
     def modules_below(self) -> Found[Module]:
-        """Return what `modules()` returns, also for a Module with an attribute `modules`."""
+        """Return the result of `modules()`, even if the Module has an attribute `modules`."""
         return Module.modules(self)
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
@@ -112,7 +112,7 @@ class Module(Converting):
         return Found(buffer for _, buffer in self.named_buffers())
 
     def parameters(self, recurse: bool = True) -> Found[Parameter]:
-        """Return every parameter once; `recurse` is that of `named_parameters`."""
+        """Return every parameter once; `recurse` is as in `named_parameters`."""
         return Found(parameter for _, parameter in self.named_parameters("", recurse))
 
     def _contents(self, unsaved: bool = False) -> Iterator[tuple[str, Any]]:
@@ -158,7 +158,7 @@ class Module(Converting):
             raise TypeError(f"register_buffer: {name!r} is a {kind}, not a Tensor or None")
         self._check_new("register_buffer", name)
         if name.startswith("_"):
-            raise ValueError(f"register_buffer: {name!r} begins with '_'")
+            raise ValueError(f"register_buffer: {name!r} begins with '_', so it would not be saved")
         if not persistent:
             self._unsaved = self._unsaved | {name}
         self._buffer_names |= {name}
@@ -190,7 +190,7 @@ class Module(Converting):
         if not name or "." in name:
             raise ValueError(f"{owner}: the name {name!r} is empty or has a '.'")
         if hasattr(self, name):
-            raise ValueError(f"{owner}: {type(self).__name__} has a {name!r} already")
+            raise ValueError(f"{owner}: {type(self).__name__} already has {name!r}")
 
     def apply(self, fn: Callable[[Module], Any]) -> Module:
         """Call `fn` with every module below this one, children first, then with this one. Returns
@@ -215,8 +215,8 @@ class Module(Converting):
         """Call `hook(module, args)` before each forward. The hook returns None or new arguments (a
         tuple, or the only argument). With `with_kwargs` the call is `hook(module, args, kwargs)`,
         which returns None or (args, kwargs). Returns a Hook; its method `remove` removes the hook,
-        and so does the end of a `with` block over it. Compiled code has the effect that hooks had
-        while tracing."""
+        and so does the end of a `with` block over it. Compiled code contains the effects that
+        hooks had while tracing."""
         return hooks.Hook(self, hook, True, with_kwargs)
 
     def register_forward_hook(
@@ -245,7 +245,7 @@ class Module(Converting):
     def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
         """Return the parameters and buffers by path, detached; they share memory with the module.
 
-        With layout="torch" the names and shapes are those of PyTorch's modules. Raises ValueError
+        With layout="torch" the names and shapes are as in PyTorch's modules. Raises ValueError
         for any other layout.
 
         >>> model = nn.Sequential(nn.Linear(3, 4))
@@ -365,7 +365,8 @@ def _copied(data: NDArray, device: Device) -> NDArray:
 
 
 class Link(NamedTuple):
-    """A record that `holder[key]` was `value` when a search passed it, after the link `before`.
+    """A record that `holder[key]` was `value` when a search went through it, after the link
+    `before`.
 
     Attributes of modules have no links: `replaced` counts their replacements.
     """

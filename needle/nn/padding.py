@@ -95,15 +95,15 @@ class ReflectionPad1d(ZeroPad1d):
 
 
 class ReflectionPad2d(ReflectionPad1d):
-    """The last two axes extended by mirrored elements; `padding` as in ConstantPad2d. Otherwise
-    like ReflectionPad1d."""
+    """The last two axes extended by mirrored elements; `padding` as in ConstantPad2d. Otherwise it
+    is like ReflectionPad1d."""
 
     axes = 2
 
 
 class ReflectionPad3d(ReflectionPad1d):
     """The last three axes extended by mirrored elements; `padding` as in ConstantPad3d. Otherwise
-    like ReflectionPad1d."""
+    it is like ReflectionPad1d."""
 
     axes = 3
 

@@ -10,7 +10,7 @@ from ..backend_ndarray.dtypes import is_floating
 
 
 class Parameter(Tensor):
-    """A Tensor that a Module learns; the arguments are those of Tensor. Integers and bools have no
+    """A Tensor that a Module learns; the arguments are as in Tensor. Integers and bools have no
     gradient; with such a dtype, `requires_grad` must be False (raises TypeError otherwise).
 
     Under `needle.no_grad()`, in-place operators such as `p -= lr * p.grad` write into the

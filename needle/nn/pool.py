@@ -58,7 +58,7 @@ class MaxPool2d(Module):
 
 
 class MaxPool1d(MaxPool2d):
-    """The largest element of each window: (N, C, L) -> (N, C, length). The arguments are those of
+    """The largest element of each window: (N, C, L) -> (N, C, length). The arguments are as in
     MaxPool2d, with one number each."""
 
     axes = 1
@@ -66,7 +66,7 @@ class MaxPool1d(MaxPool2d):
 
 class MaxPool3d(MaxPool2d):
     """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
-    arguments are those of MaxPool2d, with ints or three numbers."""
+    arguments are as in MaxPool2d, with ints or three numbers."""
 
     axes = 3
 
@@ -74,7 +74,7 @@ class MaxPool3d(MaxPool2d):
 class AvgPool2d(Module):
     """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are those of MaxPool2d. Padding counts as zeros;
+    kernel_size, stride, padding and ceil_mode are as in MaxPool2d. Padding counts as zeros;
     without `count_include_pad` it does not count. nn.functional.avg_pool2d explains
     `divisor_override`.
     """
@@ -210,7 +210,7 @@ class AdaptiveMaxPool3d(AdaptiveAvgPool2d):
 
 class LPPool2d(Module):
     """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, H, W) -> (N, C, rows, columns).
-    kernel_size, stride and ceil_mode are those of MaxPool2d."""
+    kernel_size, stride and ceil_mode are as in MaxPool2d."""
 
     axes: ClassVar[int] = 2
 
@@ -234,7 +234,7 @@ class LPPool2d(Module):
 
 class LPPool1d(LPPool2d):
     """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length). Otherwise
-    like LPPool2d."""
+    it is like LPPool2d."""
 
     axes = 1
 
@@ -278,7 +278,7 @@ class PixelUnshuffle(Module):
 
 class Upsample(Module):
     """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
-    `scale_factor`. The arguments are those of nn.functional.interpolate."""
+    `scale_factor`. The arguments are as in nn.functional.interpolate."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class _Recurrent(Module):
         return [list(cells) for cells in zip(forward, *backward, strict=True)]
 
     def flatten_parameters(self) -> None:
-        """Do nothing: in needle the weights need no common memory."""
+        """Do nothing: needle's weights need no common memory."""
 
     def torch_layout(self) -> Layout:
         forms: dict[str, Form] = {}
@@ -115,7 +115,7 @@ class _Recurrent(Module):
 class RNN(_Recurrent):
     """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`.
 
-    input_size, hidden_size and nonlinearity are those of RNNCell. Sequences are (seq_len, bs,
+    input_size, hidden_size and nonlinearity are as in RNNCell. Sequences are (seq_len, bs,
     input_size), or with `batch_first` (bs, seq_len, input_size); `forward` lists all other shapes.
     With `bidirectional`, a layer has a second cell, in `rnn_cells_reverse`, that reads the sequence
     backwards. In train mode `dropout` drops outputs of all layers but the last.
@@ -159,7 +159,7 @@ class RNN(_Recurrent):
 
 class GRU(_Recurrent):
     """`num_layers` layers of GRUCell over sequences; the cells are in `gru_cells`. The arguments
-    are those of RNN, without nonlinearity.
+    are as in RNN, without nonlinearity.
 
     With `bidirectional`, a layer has a second cell, in `gru_cells_reverse`, that reads the sequence
     backwards. In train mode `dropout` drops outputs of all layers but the last.
@@ -190,7 +190,7 @@ class GRU(_Recurrent):
         super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
 
     def forward(self, X: Tensor, h0: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """X, h0 and the results are those of RNN."""
+        """X, h0 and the results are as in RNN."""
         X, (last,) = self._run(X, h0)
         return X, last
 
@@ -204,7 +204,7 @@ class GRU(_Recurrent):
 
 class LSTM(_Recurrent):
     """`num_layers` layers of LSTMCell over sequences; the cells are in `lstm_cells`. The arguments
-    are those of RNN, without nonlinearity.
+    are as in RNN, without nonlinearity.
 
     With `bidirectional`, a layer has a second cell, in `lstm_cells_reverse`, that reads the
     sequence backwards. In train mode `dropout` drops outputs of all layers but the last.

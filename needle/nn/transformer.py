@@ -102,8 +102,8 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """src is the sequence; src_mask (T, T), src_key_padding_mask (B, T) and is_causal are those
-        of MultiheadAttention."""
+        """src is the sequence; src_mask (T, T), src_key_padding_mask (B, T) and is_causal are as
+        in MultiheadAttention."""
 
         def attention(x: Tensor) -> Tensor:
             masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
@@ -114,7 +114,7 @@ class TransformerEncoderLayer(_Layer):
 
 class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to `memory` and a feed-forward block, each added to its input. The
-    arguments are those of TransformerEncoderLayer."""
+    arguments are as in TransformerEncoderLayer."""
 
     norms = 3
 
@@ -131,7 +131,7 @@ class TransformerDecoderLayer(_Layer):
     ) -> Tensor:
         """tgt (T, B, d_model) and memory (S, B, d_model), or with batch_first (B, T, d_model) and
         (B, S, d_model) -> like tgt. tgt_mask (T, T), memory_mask (T, S), tgt_key_padding_mask (B,
-        T), memory_key_padding_mask (B, S), tgt_is_causal and memory_is_causal are those of
+        T), memory_key_padding_mask (B, S), tgt_is_causal and memory_is_causal are as in
         MultiheadAttention."""
 
         def attention(x: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class TransformerEncoder(_Stack):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """src, mask (the layer's src_mask), src_key_padding_mask and is_causal are those of
+        """src, mask (the layer's src_mask), src_key_padding_mask and is_causal are as in
         TransformerEncoderLayer."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
@@ -197,7 +197,7 @@ class TransformerDecoder(_Stack):
         super().__init__(decoder_layer, num_layers, norm)
 
     def forward(self, tgt: Tensor, memory: Tensor, *masks: Any, **named_masks: Any) -> Tensor:
-        """tgt, memory and all masks, `masks` by position and `named_masks` by name, are those of
+        """tgt, memory and all masks, `masks` by position and `named_masks` by name, are as in
         TransformerDecoderLayer."""
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, **named_masks)
@@ -208,7 +208,7 @@ class RotaryEmbedding(Module):
     """x (..., length, features) with pairs of its first `dim` features turned by angles that grow
     with the position (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
 
-    `dim` is even (raises ValueError otherwise); base and traditional are those of rotary_embedding.
+    `dim` is even (raises ValueError otherwise); base and traditional are as in rotary_embedding.
     Positions count from the `offset` of the call.
     """
 
@@ -257,7 +257,7 @@ class SinusoidalEncoding(Module):
 class TransformerLayer(Module):
     """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
     of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same. num_head, dim_head and
-    causal are those of AttentionLayer."""
+    causal are as in AttentionLayer."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class TransformerLayer(Module):
 
 class Transformer(Module):
     """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
-    arguments for the layers are those of TransformerLayer.
+    arguments for the layers are as in TransformerLayer.
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
     `sequence_len`. h is not used: it is returned unchanged (None: zeros like x), so that a

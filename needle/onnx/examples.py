@@ -36,7 +36,7 @@ def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, d
     """Return `dims` by input name and axis. A key of `dims` may be an input's name or number, or
     the model's name of a size (dim_param); the dim of a size applies to all axes with that name.
     Raises ModelError for any other key."""
-    found: dict[str, dict[int, Any]] = {}
+    axes_by_input: dict[str, dict[int, Any]] = {}
     names = [info.name for info in inputs]
     sizes = {n for info in inputs for n in info.shape or () if isinstance(n, str)}
     for key, value in dims.items():
@@ -44,7 +44,7 @@ def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, d
             for info in inputs:
                 for axis, n in enumerate(info.shape or ()):
                     if n == key:
-                        found.setdefault(info.name, {})[axis] = value
+                        axes_by_input.setdefault(info.name, {})[axis] = value
             continue
         name = names[key] if type(key) is int and 0 <= key < len(names) else key
         if name not in names:
@@ -52,8 +52,8 @@ def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, d
             raise ModelError(f"dims: {key!r} is neither an input nor a size; they are {listed}")
         if not isinstance(value, Mapping):
             raise ModelError(f"dims[{key!r}]={value!r}: must be a dict from axes to dims, or a Dim")
-        found.setdefault(name, {}).update(value)
-    return found
+        axes_by_input.setdefault(name, {}).update(value)
+    return axes_by_input
 
 
 def examples(
@@ -75,10 +75,10 @@ def examples(
         if info.name in given:
             _learn(info, tuple(np.shape(given[info.name])), known)
     rng = np.random.default_rng(seed)
-    found: list[Any] = []
+    arrays: list[Any] = []
     for info in inputs:
         if info.name in given:
-            found.append(given[info.name])
+            arrays.append(given[info.name])
             continue
         if info.shape is None:
             raise ModelError(f"input {info.name!r} has no shape in the model: give an example")
@@ -89,11 +89,11 @@ def examples(
         )
         if math.prod(shape) > _MOST_DRAWN:
             raise ModelError(
-                f"input {info.name!r} has the shape {shape}: examples of more than {_MOST_DRAWN} "
-                "elements are not made: give an example"
+                f"input {info.name!r} has the shape {shape}; needle draws at most {_MOST_DRAWN} "
+                "elements: give an example"
             )
-        found.append(_drawn(rng, shape, str(info.dtype)))
-    return found
+        arrays.append(_drawn(rng, shape, str(info.dtype)))
+    return arrays
 
 
 def _learn(info: Info, shape: tuple[int, ...], known: dict[Any, int]) -> None:
@@ -109,7 +109,9 @@ def _learn(info: Info, shape: tuple[int, ...], known: dict[Any, int]) -> None:
         )
     for n, m in zip(info.shape, shape, strict=True):
         if isinstance(n, str) and known.setdefault(n, m) != m:
-            raise ModelError(f"input {info.name!r}: size {n!r} is {m}, and {known[n]} elsewhere")
+            raise ModelError(
+                f"input {info.name!r}: size {n!r} is {m}, but {known[n]} on another axis"
+            )
 
 
 def _size(

@@ -64,26 +64,26 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
     """Run a `node` on `inputs` and return its outputs. `values` are the values that its subgraphs
     can use. Raises UnsupportedError without a converter, and ModelError for a missing input or an
     input of another kind."""
-    found = registry.find(node.op_type, node.domain, node.opset)
-    if found is None:
+    converter = registry.find(node.op_type, node.domain, node.opset)
+    if converter is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
-    for i in found.required:
+    for i in converter.required:
         if i >= len(inputs) or inputs[i] is None:
             raise ModelError(f"{node}: input {i} is missing")
-    _check_kinds(node, found, inputs)
-    given = [value for value in inputs if value is not None]
+    _check_kinds(node, converter, inputs)
+    present = [value for value in inputs if value is not None]
     with named(node):
-        if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
+        if all(isinstance(value, np.ndarray) for value in present) and not converter.scoped:
             twin = registry.find_twin(node.op_type, node.domain)
             if twin is not None:
                 with np.errstate(all="ignore"):
                     return _as_tuple(node, twin(node, *inputs))
-            if not any(holds_dims(value) for value in given):
-                return _computed(node, found, inputs)
-        if not found.scoped:
-            return _as_tuple(node, found.function(node, *inputs))
+            if not any(holds_dims(value) for value in present):
+                return _computed(node, converter, inputs)
+        if not converter.scoped:
+            return _as_tuple(node, converter.function(node, *inputs))
         with looping():
-            return _as_tuple(node, found.function(node, Scope(values), *inputs))
+            return _as_tuple(node, converter.function(node, Scope(values), *inputs))
 
 
 def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -> None:
@@ -96,7 +96,7 @@ def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -
         wanted = "a sequence" if found.kind(i) == "Items" else "a tensor"
         has = given.get(type(value), "a tensor")
         if has != wanted:
-            raise ModelError(f"{node}: input {i} is {has}, and must be {wanted}")
+            raise ModelError(f"{node}: input {i} is {has}; it must be {wanted}")
 
 
 def _computed(
@@ -135,7 +135,9 @@ def _as_tuple(node: Node, made: Any) -> tuple[Any, ...]:
     if missing or any(
         value is None and name for name, value in zip(node.outputs, outputs, strict=False)
     ):
-        raise node.unsupported(f"its outputs {', '.join(map(repr, node.outputs))} are not all made")
+        raise node.unsupported(
+            f"its converter does not make all of {', '.join(map(repr, node.outputs))}"
+        )
     return outputs
 
 

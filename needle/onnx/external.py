@@ -33,9 +33,9 @@ def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
     path = _inside(where, folder, entries.get("location", ""))
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     if dtype.kind in "OSU":
-        raise UnsupportedError(f"{where}: strings")
+        raise UnsupportedError(f"{where} of strings is not supported")
     if dtype.name == "float4_e2m1fn":
-        raise UnsupportedError(f"{where} of dtype {dtype.name}")
+        raise UnsupportedError(f"{where} of dtype {dtype.name} is not supported")
     each = 8 // int(dtype.name[-1]) if dtype.name in PACKED else 1  # elements per byte
     offset, length = (_number(where, entries, key) for key in ("offset", "length"))
     shape = tuple(tensor.dims)

@@ -114,7 +114,7 @@ class Node(NamedNode):
         code = self.integer(name)
         if code not in DTYPES:
             called = OTHER_DTYPES.get(code, f"of code {code}")
-            raise self.unsupported(f"the dtype {called} is not one of needle's")
+            raise self.unsupported(f"the dtype {called}")
         return DTYPES[code]
 
     def _typed(self, name: str, default: Any, kind: Any, what: str) -> Any:

@@ -26,7 +26,7 @@ def split_heads(node: Node, x: Tensor, heads: int) -> Tensor:
     """Reshape `x` (B, L, H E) to (B, H, L, E) for `heads` H. Raises ModelError for a `node` whose
     input has another shape."""
     if heads < 1 or x.ndim != 3 or x.shape[2] % heads:
-        raise node.invalid(f"{heads} heads of an input of the shape {x.shape}")
+        raise node.invalid(f"an input of shape {x.shape} cannot be split into {heads} heads")
     batch, length, width = x.shape
     return ops.permute(ops.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 
@@ -184,7 +184,7 @@ def attend_in_steps(
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Steps]:
     """Return the result of `attend` and its intermediate results. `q`, `k`, `v`, `scale`, `seen`,
-    `added` and `zero_rows` are those of `attend`. Scores are capped to `softcap` * tanh(x /
+    `added` and `zero_rows` are as in `attend`. Scores are capped to `softcap` * tanh(x /
     `softcap`) before masks (0: no cap), and weights are computed in the dtype `precision`. `sink`
     (H,) is the score of one more key per head, whose value is zeros."""
     k, v = repeated_heads(k, q), repeated_heads(v, q)

@@ -115,11 +115,11 @@ def _check_opset(onnx: Any, proto: Any) -> None:
 def _initialisers(onnx: Any, proto: Any, folder: Path | None) -> dict[str, np.ndarray]:
     if len(proto.graph.sparse_initializer):
         name = proto.graph.sparse_initializer[0].values.name
-        raise UnsupportedError(f"tensor {name!r}: sparse tensors")
+        raise UnsupportedError(f"tensor {name!r} is sparse, which is not supported")
     arrays: dict[str, np.ndarray] = {}
     for tensor in proto.graph.initializer:
         if not tensor.name or tensor.name in arrays:
-            raise ModelError(f"two initialisers, or an unnamed one: {tensor.name!r}")
+            raise ModelError(f"initialiser {tensor.name!r} occurs twice or has no name")
         if is_external(onnx, tensor):
             arrays[tensor.name] = external_array(onnx, tensor, folder)
         else:
@@ -132,9 +132,9 @@ def array_of(onnx: Any, tensor: Any) -> np.ndarray:
     their number does not fit the shape, and UnsupportedError for strings and segments."""
     where = f"tensor {tensor.name!r}"
     if tensor.data_type == onnx.TensorProto.STRING:
-        raise UnsupportedError(f"{where}: strings")
+        raise UnsupportedError(f"{where}: tensors of strings are not supported")
     if tensor.HasField("segment"):
-        raise UnsupportedError(f"{where}: a segment of a tensor")
+        raise UnsupportedError(f"{where}: segments of tensors are not supported")
     try:
         return np.asarray(onnx.numpy_helper.to_array(tensor))
     except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
@@ -246,8 +246,8 @@ def _check_type(onnx: Any, info: Any) -> None:
 
 
 def _expanded(onnx: Any, work: Any) -> Any:
-    """Replace functions by their bodies: the model's own functions, and those that ONNX defines for
-    operators without a converter."""
+    """Replace functions by their bodies: the model's own functions, and the functions that ONNX
+    defines for operators without a converter."""
     _check_functions(work)
     opsets = {_domain(entry.domain): entry.version for entry in work.opset_import}
     own = {(f.domain, f.name) for f in work.functions}
@@ -320,7 +320,7 @@ def _has_body(onnx: Any, key: tuple[str, str], opsets: dict[str, int]) -> bool:
 
 
 def _nodes(work: Any) -> list[Any]:
-    """Return all nodes of a proto, including those of subgraphs and functions."""
+    """Return all nodes of a proto, including the nodes of subgraphs and functions."""
     found, stack = [], [*work.graph.node, *(node for f in work.functions for node in f.node)]
     while stack:
         node = stack.pop()

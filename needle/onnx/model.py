@@ -24,7 +24,7 @@ from .ranges import whole_ranges
 from .reading import Model, read
 
 _TAKEN = ("training",)  # names that every Module uses itself
-_MOST_CONSTANT = 16  # a computed array with at most so many elements stays a constant
+_MOST_CONSTANT = 16  # a computed array with at most this many elements stays a constant
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:

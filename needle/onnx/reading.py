@@ -51,9 +51,13 @@ def _read(source: Any) -> Model:
     check_operators(whole)
     for info in inputs:
         if info.dtype not in DTYPES.values():
-            raise UnsupportedError(f"input {info.name!r} has the dtype {info.dtype}")
+            raise UnsupportedError(
+                f"input {info.name!r} has the dtype {info.dtype}, which is not supported"
+            )
         if any(isinstance(n, int) and n < 0 for n in info.shape or ()):
-            raise ModelError(f"input {info.name!r} has the shape {info.shape}")
+            raise ModelError(
+                f"input {info.name!r} has the shape {info.shape}; extents must not be negative"
+            )
     return Model(dataclasses.replace(whole, inputs=inputs, initialisers=arrays), opsets)
 
 

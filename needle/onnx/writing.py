@@ -123,7 +123,7 @@ class _Export:
                 f"{name} ({len(nodes)}, first in {nodes[0].scope or 'the model itself'})"
                 for name, nodes in found.items()
             )
-            raise UnsupportedError(f"export: no rule writes as ONNX: {listed}")
+            raise UnsupportedError(f"export: these ops have no ONNX form: {listed}")
 
     def _moves_once(self, node: Node) -> bool:
         """Return whether a rearranged copy of a weight may replace it, because no other op reads
@@ -181,17 +181,17 @@ def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:
         if isinstance(given, str) or len(given) != len(names):
             raise ValueError(f"export: output_names {given!r} are not {len(names)} names")
         names = list(given)
-    taken = {leaf.name for leaf in (*graph.inputs, *graph.params)}
+    used = {leaf.name for leaf in (*graph.inputs, *graph.params)}
     for i, name in enumerate(names):
         if given is None:
-            while name in taken:
+            while name in used:
                 name += "_"
             names[i] = name
-        elif not isinstance(name, str) or not name or name in taken:
+        elif not isinstance(name, str) or not name or name in used:
             raise ValueError(
                 f"export: output name {name!r} is empty, or names another output, input or weight"
             )
-        taken.add(name)
+        used.add(name)
     return names
 
 

@@ -117,8 +117,8 @@ class Op:
 
     def decided(self, *specs: Any) -> Op:
         """Return the same op with attributes that do not depend on an extent, for inputs whose
-        extents depend on dims: `emit_te` cannot decide by an extent. The attributes then hold no -1
-        in a shape and no slice end that must be clipped. Raises what `infer` raises."""
+        extents depend on dims: `emit_te` cannot branch on such an extent. The attributes then hold
+        no -1 in a shape and no slice end that must be clipped. Raises the errors of `infer`."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
@@ -223,7 +223,7 @@ def register(cls: O) -> O:
     parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     cls.arity = None if variadic else len(parameters)
-    made: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
+    op_class: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
     other = REGISTRY.get(cls.name)
     # The same class again means that a module was reloaded.
     if other is not None and (other.__module__, other.__qualname__) != (
@@ -233,8 +233,8 @@ def register(cls: O) -> O:
         raise ValueError(
             f"op name {cls.name!r} is taken by {other.__module__}.{other.__qualname__}"
         )
-    REGISTRY[cls.name] = made
-    return made
+    REGISTRY[cls.name] = op_class
+    return op_class
 
 
 def remembered(cls: Callable[..., C]) -> Callable[..., C]:

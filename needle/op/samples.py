@@ -19,7 +19,7 @@ class Arg:
 
     A `dtype` of None means the dtype under test. Integers are drawn from the same range. If
     `special`, values outside the range are valid too: NaN, infinities, negative zero, and the least
-    and the largest integers. It is False for indices and the like.
+    and the largest integers. It is False for inputs such as indices.
     """
 
     shape: Shape

@@ -174,19 +174,21 @@ class Body:
         """Return the body that computes the values `outputs` from the values `inputs`. Everything
         that the outputs depend on must be among the inputs or computed from them."""
         specs = self.specs()
-        place = {number: at for at, number in enumerate(inputs)}
-        wanted, pending = set(outputs), list(reversed(list(self.numbered())))
+        positions = {number: at for at, number in enumerate(inputs)}
+        needed, pending = set(outputs), list(reversed(list(self.numbered())))
         kept = []
         for number, step in pending:
-            if number in wanted and number not in place:
-                wanted.update(step.inputs)
+            if number in needed and number not in positions:
+                needed.update(step.inputs)
                 kept.append((number, step))
         steps: list[tuple[Op, tuple[int, ...]]] = []
         for number, step in reversed(kept):
-            place[number] = len(inputs) + len(steps)
+            positions[number] = len(inputs) + len(steps)
             steps.append((step.op, step.inputs))
-        made = tuple([Step(op, tuple([place[i] for i in given])) for op, given in steps])
-        return Body(tuple([specs[i] for i in inputs]), made, tuple([place[i] for i in outputs]))
+        renumbered = tuple([Step(op, tuple([positions[i] for i in given])) for op, given in steps])
+        return Body(
+            tuple([specs[i] for i in inputs]), renumbered, tuple([positions[i] for i in outputs])
+        )
 
     def with_outputs(self, outputs: Sequence[int]) -> Body:
         return dataclasses.replace(self, outputs=tuple(outputs))
@@ -221,28 +223,28 @@ def body_of(
     """Return the body of traced nodes. `order` has the nodes between inputs and outputs in the
     order of their computation; a node in `alias` stands for another. `detach` is applied to results
     computed without a gradient from values that have one."""
-    place = {node: number for number, node in enumerate(inputs)}
+    positions = {node: number for number, node in enumerate(inputs)}
     steps: list[Step] = []
     reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps
 
     def number(node: Any) -> int:
-        return place[alias.get(node, node)]
+        return positions[alias.get(node, node)]
 
     def add(op: Op, given: tuple[int, ...]) -> int:
         steps.append(Step(op, given))
         return len(inputs) + len(steps) - 1
 
     for node in order:
-        if node in place or node in alias:
+        if node in positions or node in alias:
             continue
-        place[node] = add(node.op, tuple([number(each) for each in node.input_nodes]))
+        positions[node] = add(node.op, tuple([number(each) for each in node.input_nodes]))
         if reached.isdisjoint(node.input_nodes) or node.op == detach:
             continue
         if any(is_floating(spec.dtype) for spec in node.specs):
             if node.requires_grad or detach is None or type(node.spec) is tuple:
                 reached.add(node)
             else:
-                place[node] = add(detach, (place[node],))
+                positions[node] = add(detach, (positions[node],))
     specs = tuple([Spec(node.spec.shape, node.spec.dtype, None) for node in inputs])
     return Body(specs, tuple(steps), tuple([number(node) for node in outputs]))
 

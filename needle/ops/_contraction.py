@@ -198,7 +198,7 @@ class _Builder:
         return self.product(a, b, left, inner, right)
 
     def ordered(self, labels: Iterable[Any]) -> list[Any]:
-        """Return the labels in the order of the result, followed by those that the result lacks."""
+        """Return the labels in the order of the result, then the labels that the result lacks."""
         place = {label: i for i, label in enumerate(self.output)}
         return sorted(labels, key=lambda label: place.get(label, len(place)))
 
@@ -254,7 +254,7 @@ class _Builder:
         order = [x for x in self.output if x in left or x in right]
         between = order.index(right[0]) if right and right[0] in order else 0
         if 0 < between < len(left) and order == [*left[:between], *right, *left[between:]]:
-            # The result has b's labels among those of a, so b is multiplied from the left.
+            # The result has b's labels between labels of a, so b is multiplied from the left.
             outer, last = left[:between], left[between:]
             b = self.arranged(b, [right, inner])
             a = self.arranged(a, [*([x] for x in outer), inner, last])

@@ -74,7 +74,7 @@ class ConvOp(Op):
 
 
 def direct(a: NDArray, b: NDArray, groups: int) -> bool:
-    """Return whether the device has a convolution kernel for these."""
+    """Return whether the device has a convolution kernel for these arrays."""
     return groups == 1 and convolution.supported(a, b)
 
 

@@ -30,7 +30,7 @@ class NumpyOp(Op):
     """
 
     infer_first = True  # so that an error about shapes is ours, not NumPy's
-    # What is wrong with a matrix for which NumPy raises a LinAlgError, for the error message.
+    # Words of the error message about a matrix for which NumPy raises a LinAlgError.
     fails: ClassVar[str] = ""
 
     def check(self, *shapes: Any) -> None:
@@ -72,8 +72,8 @@ def refuse_trace(name: str) -> None:
     """Raise TraceError while tracing."""
     if state.trace is not None:
         raise TraceError(
-            f"{name}: tracing: {state.trace.here} calls it; NumPy computes it, so it is for eager "
-            f"code alone and has no compiled form{user_line()}"
+            f"{name}: tracing: {state.trace.here} calls it; NumPy computes it, so it runs only in "
+            f"eager code and has no compiled form{user_line()}"
         )
 
 
@@ -90,7 +90,7 @@ def check_square(name: str, shape: Shape) -> None:
 def check_matrices(name: str, shape: Shape) -> None:
     """Raise ShapeError unless there are two axes."""
     if len(shape) < 2:
-        raise ShapeError(f"{name}: shape {shape} is not of matrices: it has fewer than two axes")
+        raise ShapeError(f"{name}: shape {shape} has no matrices: it has fewer than two axes")
 
 
 def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:

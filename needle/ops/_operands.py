@@ -58,7 +58,7 @@ def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
 
 
 def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
-    """Return `op` of inputs of which at least one is a Tensor; the others may be numbers and
+    """Return `op` of the inputs. At least one input is a Tensor; the others may be numbers and
     arrays. The first `after` inputs are Tensors whose dtype does not affect the others. Raises
     TypeError for other inputs."""
     for x in inputs:

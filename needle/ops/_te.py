@@ -87,7 +87,7 @@ def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
 
 
 def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """Return a != b for two expressions of `dtype`: true if one is NaN, where TVM's is false."""
+    """Return a != b for two expressions of `dtype`, true if one is NaN (TVM's != is false)."""
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))

@@ -108,10 +108,10 @@ class Update(Op):
         allowed = {param.dtype, compute_dtype(param.dtype)}
         for what, spec in zip(("gradient", *names), (grad, *state), strict=True):
             if spec.shape != (shape := () if what in self.numbers else param.shape):
-                of = "it should have" if what in self.numbers else "the parameter"
+                of = "it should have" if what in self.numbers else "the parameter has"
                 raise ShapeError(f"{self.name}: {what} has shape {spec.shape}, {of} {shape}")
             if spec.dtype not in ({param.dtype} if spec is grad else allowed):
-                raise TypeError(f"{self.name}: {what} is {spec}, the parameter {param}")
+                raise TypeError(f"{self.name}: {what} is {spec}, but the parameter is {param}")
         if lr.shape != () or not is_floating(lr.dtype) or step.shape != () or step.dtype != "int64":
             raise TypeError(
                 f"{self.name}: lr is {lr} and step {step}; they must be a float [] and an int64 []"

@@ -135,7 +135,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """Return x where it is above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises
     ValueError for an alpha of 0."""
     if finite("celu", "alpha", alpha) == 0:
-        raise ValueError("celu: alpha 0 is a divisor; it must not be 0")
+        raise ValueError("celu: alpha is 0, but it is a divisor")
     return where(x > 0, x, expm1(_negative_part(x) / float(alpha)) * float(alpha))
 
 

@@ -119,7 +119,7 @@ class RadamUpdate(Update):
         length = limit - (step + 1) * power * 2.0 / (1.0 - power)
         is_defined = f.above(length, 5.0)
         share = (length - 4.0) * (length - 2.0) / length * (limit / (limit - 4) / (limit - 2))
-        # Where the factor is not defined, `share` may be negative; the root is then taken of 0.
+        # Where the factor is not defined, `share` may be negative; the square root is then 0.
         return lr, rate, f.sqrt(share * (1.0 - power) * is_defined), 1.0 - is_defined
 
     def formula(

@@ -101,7 +101,7 @@ def arange(
     except TypeError:
         raise TypeError(f"arange: {start!r}, {stop!r} and {step!r} must be numbers") from None
     if step == 0:
-        raise ValueError("arange: the step is 0; it must not be")
+        raise ValueError("arange: the step must not be 0")
     distance = stop - start if step > 0 else start - stop
     count = -(-distance // abs(step))
     if not isinstance(count, Expression):

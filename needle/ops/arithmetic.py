@@ -366,7 +366,7 @@ def minimum(a: Operand, b: Operand) -> Tensor:
 
 
 def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    """Return the elements of `a` where `condition` is nonzero, else those of `b`; all three
+    """Return the elements of `a` where `condition` is nonzero, else the elements of `b`; all three
     broadcast. `a` and `b` may be numbers, which do not widen the dtype.
 
     >>> x = ndl.Tensor([1.0, -2.0])

@@ -41,7 +41,7 @@ def set_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
 
 def add_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
     """Return a copy of `a` with `value` added to a[key], once for each time that the key names an
-    element. Raises what `set_at` raises, and TypeError for bool.
+    element. Raises the errors of `set_at`, and TypeError for bool.
 
     >>> ndl.zeros(3).at[[0, 0, 2]].add(1.0).numpy().tolist()
     [2.0, 0.0, 1.0]
@@ -50,19 +50,19 @@ def add_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
 
 
 def mul_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """Return a copy of `a` with a[key] multiplied by `value`. Raises what `add_at` raises."""
+    """Return a copy of `a` with a[key] multiplied by `value`. Raises the errors of `add_at`."""
     return _at("mul", a, key, value)
 
 
 def max_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """Return a copy of `a` with the larger of a[key] and `value` at `key`. Raises what `add_at`
-    raises."""
+    """Return a copy of `a` with the larger of a[key] and `value` at `key`. Raises the errors of
+    `add_at`."""
     return _at("max", a, key, value)
 
 
 def min_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """Return a copy of `a` with the smaller of a[key] and `value` at `key`. Raises what `add_at`
-    raises."""
+    """Return a copy of `a` with the smaller of a[key] and `value` at `key`. Raises the errors of
+    `add_at`."""
     return _at("min", a, key, value)
 
 
@@ -71,7 +71,7 @@ def _at(how: str, a: Tensor, key: Any, value: Any) -> Tensor:
     if not isinstance(a, Tensor):
         raise TypeError(f"{name}: input 0 is a {type(a).__name__}, not a Tensor")
     if a.dtype == "bool" and how != "set":
-        raise TypeError(f"{name}: not for bool; use set_at, or cast")
+        raise TypeError(f"{name}: a bool tensor has no such operation; use set_at, or cast")
     if indexing.is_basic(key) or _has_sizes_alone(key):
         old = get_slice(a, key)
         source = as_source(name, a, value, old.shape)

@@ -247,7 +247,7 @@ def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return ln(1 + exp(beta * a)) / beta, or `a` itself where beta * a is above `threshold`.
     Raises ValueError for a beta of 0."""
     if finite("softplus", "beta", beta) == 0:
-        raise ValueError("softplus: beta 0 is a divisor; it must not be 0")
+        raise ValueError("softplus: beta is 0, but it is a divisor")
     check_tensors("softplus", a=a)
     scaled = a if beta == 1 else a * float(beta)
     y = apply(SOFTPLUS, (scaled,))

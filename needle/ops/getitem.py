@@ -50,8 +50,8 @@ def _slice_of(key: Any) -> Slice:
 
 
 def _placed(a: Tensor, key: Any) -> tuple[indexing.Arrangement, Tensor, Tensor, int]:
-    """Return a key with arrays as one index along one axis: NumPy's arrangement of the key, `a` so
-    arranged with the indexed axes merged, the index, and the axis."""
+    """Turn a key with arrays into one index along one axis. Return NumPy's arrangement of the key,
+    `a` in that arrangement with the indexed axes merged, the index, and the axis."""
     entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
     plan = indexing.arrange(entries, a.shape, functools.partial(broadcast_shapes, "index"))
     if any(entry != slice(None) for entry in plan.kept):

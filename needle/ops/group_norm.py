@@ -56,8 +56,8 @@ class GroupNorm(Op):
     def infer(self, x: Spec, weight: Spec, bias: Spec) -> Spec:
         if x.ndim < 2 or self.groups < 1 or x.shape[1] % self.groups:
             raise ShapeError(
-                f"{self.name}: x has shape {x.shape}; it must be (N, channels, ...), with "
-                f"channels that {self.groups} groups divide evenly"
+                f"{self.name}: x has shape {x.shape}; it must be (N, channels, ...), with a number "
+                f"of channels that is a multiple of groups={self.groups}"
             )
         for what, given in (("weight", weight), ("bias", bias)):
             if given.shape != x.shape[1:2]:

@@ -190,7 +190,7 @@ class RavelIndex(Op):
 
             def rule(i: Expr) -> Expr:
                 i = k.tirx.Cast("int64", i)
-                # Clamped, so that an index along one axis does not reach into the next.
+                # Clamp: an index along one axis must not reach into the next axis.
                 return k.tirx.max(k.tirx.min(k.tirx.Select(i < 0, i + n, i), last), zero)
 
             return rule

@@ -107,7 +107,7 @@ def diag(a: Tensor, k: int = 0) -> Tensor:
     if is_symbolic((n,)):
         column = reshape(a, (n, 1)) if k == 0 else None
         if column is None:
-            raise ShapeError(f"diag: k {k} for a vector of open size {n}; it must be 0 there")
+            raise ShapeError(f"diag: k is {k}, but must be 0 for a vector of open size {n}")
         inside = _rows_against_columns("equal", n, n, 0, a.device)
         return where(inside, column, make_const(full((), 0, a.dtype, a.device)))
     start = k if k > 0 else -k * size

@@ -301,7 +301,9 @@ class Squeeze(Movement):
         axes = normalize_axes(self.name, self.axes, len(shape))
         for a in axes:
             if not self.is_one(shape[a]):
-                raise ShapeError(f"{self.name}: axis {a} of shape {shape} has extent {shape[a]}")
+                raise ShapeError(
+                    f"{self.name}: axis {a} of shape {shape} has extent {shape[a]}, not 1"
+                )
         return axes
 
     def shape_of(self, shape: Shape) -> Shape:

@@ -56,27 +56,30 @@ def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:
     """Return the sum of products over pairs of axes, like NumPy's and PyTorch's tensordot. A number
-    `axes` pairs so many last axes of `a` with so many first axes of `b`; two lists name the axes of
-    `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the common
-    dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents differ.
+    `axes` pairs that many last axes of `a` with as many first axes of `b`; two lists name the axes
+    of `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the
+    common dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents
+    differ.
 
     >>> ndl.tensordot(ndl.ones(2, 3, 4), ndl.ones(4, 3, 5), ([1, 2], [1, 0])).shape
     (2, 5)
     """
     check_tensors("tensordot", a=a, b=b)
-    given: Any = axes
-    if isinstance(given, (tuple, list)):
-        if len(given) != 2:
-            raise ShapeError(f"tensordot: axes {given} must be a number or two lists of axes")
+    pairs: Any = axes
+    if isinstance(pairs, (tuple, list)):
+        if len(pairs) != 2:
+            raise ShapeError(f"tensordot: axes {pairs} must be a number or two lists of axes")
     else:
-        count = as_int(given)
+        count = as_int(pairs)
         if not 0 <= count <= min(a.ndim, b.ndim):
             raise ShapeError(f"tensordot: {a.shape} and {b.shape} do not both have {count} axes")
-        given = tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
-    left = normalize_axes("tensordot", given[0], a.ndim)
-    right = normalize_axes("tensordot", given[1], b.ndim)
+        pairs = tuple(range(a.ndim - count, a.ndim)), tuple(range(count))
+    left = normalize_axes("tensordot", pairs[0], a.ndim)
+    right = normalize_axes("tensordot", pairs[1], b.ndim)
     if len(left) != len(right):
-        raise ShapeError(f"tensordot: {len(left)} axes of a cannot meet {len(right)} axes of b")
+        raise ShapeError(
+            f"tensordot: {len(left)} axes of a do not pair with {len(right)} axes of b"
+        )
     for i, j in zip(left, right, strict=True):
         if not same(a.shape[i], b.shape[j]):
             raise ShapeError(
@@ -107,8 +110,8 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the dot product of vectors, or a @ b for matrices, in the common dtype. As in NumPy, a
     0-d operand scales the other. With more axes, it sums over the last axis of `a` and the last but
-    one axis of `b`, and the result has the other axes of `a`, then those of `b`. (PyTorch's dot
-    takes only vectors.) Raises ShapeError if the extents differ.
+    one axis of `b`, and the result has the other axes of `a`, then the other axes of `b`.
+    (PyTorch's dot takes only vectors.) Raises ShapeError if the extents differ.
 
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
     3.0

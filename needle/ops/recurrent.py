@@ -92,7 +92,7 @@ class LstmGates(Op):
 def _gates_gradient(
     out_grad: Iterable[Tensor], sums: Tensor, cell: Tensor, following: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients for sums and cell from those for (h', c' = following)."""
+    """Return the gradients for sums and cell from the gradients for (h', c' = following)."""
     of_hidden, of_following = out_grad
     i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
     i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)

@@ -168,7 +168,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 def _root(total: Tensor, ord: float) -> Tensor:
     """Return total ** (1 / ord). Where the slope of the root is infinite, at a total of 0 (or of
-    inf, for a negative ord), the gradient is 0: the root is computed of 1 there and dropped."""
+    inf, for a negative ord), the gradient is 0: there the root of 1 is computed instead and then
+    dropped."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
@@ -205,16 +206,16 @@ def quantile(
     ordered, last = sort(lines, -1)[0], lines.shape[-1] - 1
     if not isinstance(last, int):
         raise TraceError("quantile: the number of elements is open; quantile needs a fixed number")
-    found = []
+    quantiles = []
     for share in shares:
         low = int(share * last)
         high, weight = builtins.min(low + 1, last), share * last - low
         left, right = (slice_(ordered, (Ellipsis, place)) for place in (low, high))
         value = left * (1 - weight) + right * weight if weight else left
-        found.append(reshape(_or_nan(value, ordered), shape))
+        quantiles.append(reshape(_or_nan(value, ordered), shape))
     if not several:
-        return found[0]
-    return stack(found, 0)
+        return quantiles[0]
+    return stack(quantiles, 0)
 
 
 def bincount(

@@ -39,7 +39,7 @@ def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence
     old = normalize_axes("moveaxis", source, a.ndim)
     new = normalize_axes("moveaxis", destination, a.ndim)
     if len(old) != len(new):
-        raise ShapeError(f"moveaxis: {source} and {destination} must be the same number of axes")
+        raise ShapeError(f"moveaxis: {source} and {destination} must have the same number of axes")
     order = [axis for axis in range(a.ndim) if axis not in old]
     for place, axis in sorted(zip(new, old, strict=True)):
         order.insert(place, axis)
@@ -70,7 +70,7 @@ def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
     begin = start + extent if start < 0 else start
     if begin < 0 or length < 0 or begin + length > extent:
         raise ValueError(
-            f"narrow: there are no {length} elements from {start} on along an axis of {extent}"
+            f"narrow: {length} elements from {start} on do not fit an axis of extent {extent}"
         )
     return getitem(a, (*[slice(None)] * axis, slice(begin, begin + length)))
 
@@ -193,7 +193,7 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
     check_tensors("repeat", a=a)
     times = as_shape("repeat", repeats)
     if len(times) < a.ndim:
-        raise ShapeError(f"repeat: {times} must have repeats for each axis of {a.shape}")
+        raise ShapeError(f"repeat: {times} must have one number for each axis of {a.shape}")
     shape = (*[1] * (len(times) - a.ndim), *a.shape)
     apart = [n for extent in shape for n in (1, extent)]
     spread = [n for pair in zip(times, shape, strict=True) for n in pair]
@@ -291,16 +291,16 @@ def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[T
     axis = normalize_axis("split_sizes", axis, a.ndim)
     n = a.shape[axis]
     if isinstance(sizes, (tuple, list)):
-        each = [as_extent(size) for size in sizes]
+        extents = [as_extent(size) for size in sizes]
     elif isinstance(n, Expression):
         return split_sizes(a, _even(n, n // as_extent(sizes), as_extent(sizes)), axis)
     else:
         size = count("split_sizes", "sizes", sizes)
-        each = [min(size, n - start) for start in range(0, n, size)] or [0]
-    if any(size < 0 for size in each) or sum(each) != n:
+        extents = [min(size, n - start) for start in range(0, n, size)] or [0]
+    if any(size < 0 for size in extents) or sum(extents) != n:
         raise ShapeError(f"split_sizes: sizes {sizes} do not add up to {n}, axis {axis}'s extent")
     parts, start = [], 0
-    for size in each:
+    for size in extents:
         parts.append(get_slice(a, (*[slice(None)] * axis, slice(start, start + size))))
         start += size
     return tuple(parts)
@@ -328,8 +328,8 @@ def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
     size."""
     if isinstance(parts, Expression) or not same(n, parts * size):
         raise TraceError(
-            f"tracing: the number of parts of an axis of size {n} is not known at every size; a "
-            "Dim's multiple_of may say so"
+            f"tracing: the number of parts of an axis of size {n} is not known at every size; "
+            "give the Dim a multiple_of"
         )
     return [size] * parts
 

@@ -38,7 +38,7 @@ class Resample(Index):
     axis: int = -1
 
     reads = frozenset({"inputs"})
-    # A random index has no transposed sums here: interpolation tests the gradient.
+    # These random indices have no transposed sums; tests of interpolation check the gradient.
     samples = tuple(
         Sample((Arg(shape), *_drawn(taps, 5), *_drawn(2, shape[axis])), {"axis": axis}, False)
         for shape, axis in (((3,), 0), ((2, 4), -1), ((2, 3, 4), 1), ((0, 3), 1))
@@ -67,7 +67,7 @@ class Resample(Index):
                 )
         if to_index.shape[1] != x.shape[axis]:
             raise ShapeError(
-                f"{self.name}: to_index of shape {to_index.shape} is not for an extent of "
+                f"{self.name}: to_index of shape {to_index.shape} does not fit an extent of "
                 f"{x.shape[axis]}"
             )
         shape = (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])

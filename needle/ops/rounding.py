@@ -67,7 +67,7 @@ class WholeDivision(Binary):
     """y = floor(a / b) (floor_divide), a - floor(a / b) * b (remainder, with b's sign), or
     a - trunc(a / b) * b (fmod, with a's sign). An integer divided by 0 gives 0.
 
-    The gradient of the quotient is 0; the gradient of a remainder is that of its formula.
+    The gradient of the quotient is 0; the gradient of a remainder follows from its formula.
     """
 
     kind: str

@@ -172,7 +172,9 @@ class PowerScalar(_WithScalar):
         if dtype == "bool":
             raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         if not is_floating(out) and self.scalar < 0:
-            raise ValueError(f"{self.name}: {dtype} to the negative power {self.scalar}")
+            raise ValueError(
+                f"{self.name}: {dtype} ** {self.scalar} is not defined; cast it to a float dtype"
+            )
         return out
 
     def reference(self, x: np.ndarray) -> np.ndarray:

@@ -119,8 +119,8 @@ class Cumprod(_Accumulate):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         """Return the gradient: the product of the elements before, times the sum over the later
-        elements of their gradients times the products in between. It divides by nothing, so zeros
-        are no special case."""
+        elements of their gradients times the products in between. It does not divide, so zeros
+        need no special case."""
         (x,) = node.inputs
         later = apply(
             LinearScan(self.axis, not self.reverse),
@@ -157,7 +157,7 @@ class LogCumSumExp(_Accumulate):
             y = apply(self, (x,))
         decay = _decay(y, self.axis, self.reverse)
         later = apply(LinearScan(self.axis, not self.reverse), (decay, out_grad))
-        # Where only -inf was summed, exp(x) is 0 whatever it is divided by.
+        # Where all summands are -inf, exp(x) is 0, whatever the divisor is.
         return cast(exp(x - where(y == float("-inf"), 0.0, y)) * later, dtype)
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
@@ -191,7 +191,7 @@ class LinearScan(Along):
     def infer(self, a: Spec, b: Spec) -> Spec:
         normalize_axis(self.name, self.axis, a.ndim)
         if a.shape != b.shape:
-            raise ShapeError(f"{self.name}: {a.shape} and {b.shape} are not of one shape")
+            raise ShapeError(f"{self.name}: {a.shape} and {b.shape} are not the same shape")
         if a.dtype != b.dtype or not is_floating(a.dtype):
             raise TypeError(f"{self.name}: {a.dtype} and {b.dtype} are not one floating dtype")
         return Spec(a.shape, a.dtype, common_device(self.name, a, b))
@@ -243,8 +243,9 @@ def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
 
 
 def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
-    """Return exp(y[i] - y[i + 1]) along `axis`, and 0 for the last element. With `reverse`, it is
-    y[i - 1], and 0 for the first. Between two equal infinities, the result is 1."""
+    """Return exp(y[i] - y[i + 1]) along `axis`, and 0 for the last element. With `reverse`, return
+    exp(y[i] - y[i - 1]), and 0 for the first element. Between two equal infinities, the result is
+    1."""
     axis = axis % y.ndim
     if not _has_steps(y, axis):
         return y

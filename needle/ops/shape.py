@@ -149,7 +149,7 @@ class Reshape(Movement):
             if isinstance(size % rest, Expression):
                 raise TraceError(
                     f"{self.name}: tracing: whether {size} elements give a whole number for the "
-                    f"-1 in {new} is not known at every size; a Dim's multiple_of may say so"
+                    f"-1 in {new} is not known at every size; give the Dim a multiple_of"
                 )
             if rest <= 0 or size % rest:
                 raise ShapeError(

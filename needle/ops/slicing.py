@@ -96,8 +96,8 @@ class Slice(Movement):
         return k.te.compute(shape, body)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        """Return the slice as an expression of adjacent elements, which passes read in place. This
-        takes steps of 1, and known extents along the axes that are cut."""
+        """Return the slice as an expression of adjacent elements, which passes read in place. Steps
+        must be 1, and the extents of the axes that are cut must be known."""
         extents, shape, axes = list(x.ty.shape.values), [], []
         begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):

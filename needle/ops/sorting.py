@@ -242,7 +242,7 @@ def searchsorted(
     out_int32: bool = False,
 ) -> Tensor:
     """Return the position in the sorted `a` before which each element of `values` belongs: the
-    first such position, or the last if `right`. `side` "left" or "right" says the same as `right`.
+    first such position, or the last if `right`. `side` ("left" or "right") may replace `right`.
 
     `a` is (n,), or (..., n) for values (..., m) with the same leading axes; each line of values is
     searched in a's line. If `a` is not sorted, give `sorter`: int64 positions of a's shape, such
@@ -260,7 +260,7 @@ def searchsorted(
     if sorter is not None:
         check_tensors("searchsorted", a=a, sorter=sorter)
         if not same(sorter.shape, a.shape):
-            raise ShapeError(f"searchsorted: sorter {sorter.shape} for elements {a.shape}")
+            raise ShapeError(f"searchsorted: sorter has shape {sorter.shape}, not {a.shape}")
         a = take_along_axis(a, sorter, -1)
     found: Tensor = applied(Searchsorted(bool(right) or side == "right"), a, values)
     return cast(found, "int32") if out_int32 else found

@@ -125,7 +125,7 @@ class Topk(Op):
             source, values, places = map(s.buffer_proxy, (*ins, *outs))
             with _te.tasks(s, rows, rows * n * _COMPARED) as row:
                 at = s.buffer_proxy(s.alloc_buffer((1,), "int64", scope="local"))
-                found = s.buffer_proxy(s.alloc_buffer((1,), "int32", scope="local"))
+                flag = s.buffer_proxy(s.alloc_buffer((1,), "int32", scope="local"))
                 base, last = row * self.k, row * self.k + self.k - 1
 
                 def insert(i: Expr, place: Expr) -> None:
@@ -154,9 +154,9 @@ class Topk(Op):
                     first = block * _BLOCK + self.k
                     here = row * n + first
                     _te.any_in(
-                        k, s, found, _BLOCK, lambda j: may_be_better(source[here + j], values[last])
+                        k, s, flag, _BLOCK, lambda j: may_be_better(source[here + j], values[last])
                     )
-                    with s.If(found[0] != 0), s.Then(), s.serial(0, _BLOCK) as j:
+                    with s.If(flag[0] != 0), s.Then(), s.serial(0, _BLOCK) as j:
                         compare(first + j)
                 compared = blocks * _BLOCK + self.k
                 with s.serial(0, n - compared) as j:
@@ -166,8 +166,8 @@ class Topk(Op):
             return k.statements(lambda s: write(s, ins, outs))
 
         shape = [*x.shape[:-1], self.k]
-        made = k.te.extern([shape] * 2, [x], body, dtype=[dtype, "int64"], name="topk")
-        return list(made)
+        outputs = k.te.extern([shape] * 2, [x], body, dtype=[dtype, "int64"], name="topk")
+        return list(outputs)
 
 
 @takes_scalars

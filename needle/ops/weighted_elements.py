@@ -128,8 +128,8 @@ class WeightedElements(Index):
 
         def part(t: Any, n: Expr, c: Expr, j: Expr) -> Expr:
             place = k.tirx.Cast(kind, index[n, t, j])
-            # Both sides of a Select are computed, in vectors. TVM assumes its condition on the
-            # other side: if the condition bounds `place` (such as `place < 0`, or `at == place`
+            # Vector code computes both sides of a Select. TVM simplifies the other side as if the
+            # condition held: if the condition bounds `place` (such as `place < 0`, or `at == place`
             # with the clamped position of a single element), TVM drops `max` and `min`, and the
             # code reads memory around x.
             at = zero if _te.is_one(size) else k.tirx.max(k.tirx.min(place, last), zero)

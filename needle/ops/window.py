@@ -168,7 +168,8 @@ class OverlapAdd(Op):
         counts = self.window_of(x.shape).counts(self.name, self.size)
         if counts != x.shape[1:3]:
             raise ShapeError(
-                f"{self.name}: the input has {x.shape[1:3]} windows; size {self.size} has {counts}"
+                f"{self.name}: the input has {x.shape[1:3]} windows, but size {self.size} has "
+                f"{counts}"
             )
         return Spec((x.shape[0], *self.size, x.shape[5]), x.dtype, x.device)
 

@@ -80,7 +80,7 @@ class Adam(Optimizer):
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: p -= lr * weight_decay * p before each step, and nothing is
-    added to the gradient (Loshchilov and Hutter 2019). The other arguments are those of Adam.
+    added to the gradient (Loshchilov and Hutter 2019). The other arguments are as in Adam.
 
     >>> weight, bias = nn.Linear(2, 1).parameters()
     >>> groups = [{"params": [weight]}, {"params": [bias], "weight_decay": 0.0}]

@@ -272,9 +272,9 @@ class NAdam(_OfAdam):
 
 class RAdam(_OfAdam):
     """Adam with rectified steps. In the first steps the variance of 1 / sqrt(v) is not defined, and
-    p -= lr * m / (1 - beta1 ** step). Later steps are Adam's, times sqrt(the least variance of 1 /
-    sqrt(v) / its variance at this step) (Liu et al. 2020). `betas` is (beta1, beta2); `eps` is
-    added to sqrt(v).
+    p -= lr * m / (1 - beta1 ** step). Later steps are the steps of Adam, times sqrt(the least
+    variance of 1 / sqrt(v) / its variance at this step) (Liu et al. 2020). `betas` is (beta1,
+    beta2); `eps` is added to sqrt(v).
 
     With `decoupled_weight_decay`, p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.

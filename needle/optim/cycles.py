@@ -249,7 +249,7 @@ class CosineAnnealingWarmRestarts(Schedule):
 class SequentialLR(Schedule):
     """The schedules in `schedulers`, one after the other: schedule i begins, at its own step 0,
     when milestones[i - 1] steps are done. All must belong to `optimizer`. Raises ValueError unless
-    there is one milestone less than schedulers, in ascending order."""
+    there is one milestone fewer than schedulers, in ascending order."""
 
     _is_absolute = True
 
@@ -264,8 +264,8 @@ class SequentialLR(Schedule):
         ascending = [count("SequentialLR", "milestones", m) for m in milestones]
         if len(ascending) != len(schedulers) - 1 or ascending != sorted(set(ascending)):
             raise ValueError(
-                f"SequentialLR: {len(schedulers)} schedulers need one milestone less, in ascending "
-                f"order, not {list(milestones)}"
+                f"SequentialLR: {len(schedulers)} schedulers need one milestone fewer, in "
+                f"ascending order, not {list(milestones)}"
             )
         self.milestones = ascending
         super().__init__(optimizer, last_epoch)

@@ -78,8 +78,8 @@ class EMA:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Return a context in which the parameters have the values of the averages. Its exit gives
-        the parameters their own values back."""
+        """Return a context in which the parameters have the values of the averages. On exit they
+        get their own values back."""
         before = [param.data for param in self.params]
         self.copy_to()
         try:
@@ -97,16 +97,16 @@ class EMA:
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Load `values`, a result of `state_dict`; the averages are copied. Raises ValueError,
         without any change, if the values do not fit."""
-        given = values.get("averages") if isinstance(values, Mapping) else None
-        if not isinstance(given, (list, tuple)) or not {"decay", "updates"} <= set(values):
+        averages = values.get("averages") if isinstance(values, Mapping) else None
+        if not isinstance(averages, (list, tuple)) or not {"decay", "updates"} <= set(values):
             raise ValueError("load_state_dict: EMA: not a result of state_dict")
-        found = [str(getattr(each, "spec", type(each).__name__)) for each in given]
+        specs = [str(getattr(each, "spec", type(each).__name__)) for each in averages]
         needed = [str(Tensor(average, requires_grad=False).spec) for average in self.averages]
-        if found != needed:
-            raise ValueError(f"load_state_dict: EMA: averages are {found}, not {needed}")
+        if specs != needed:
+            raise ValueError(f"load_state_dict: EMA: averages are {specs}, not {needed}")
         self.averages = [
             value.realize_cached_data().to(average.device).copy()
-            for average, value in zip(self.averages, given, strict=True)
+            for average, value in zip(self.averages, averages, strict=True)
         ]
         self.decay, self.updates = values["decay"], values["updates"]
 

@@ -27,14 +27,16 @@ def split_names(owner: str, params: list[Any]) -> tuple[list[Any], list[str] | N
         return params, None
     if not all(named):
         first = named.index(False)
-        raise ValueError(f"{owner}: parameter {first} has no name, but others have: name all")
+        raise ValueError(
+            f"{owner}: parameter {first} has no name, but other parameters have: name all of them"
+        )
     return [param for _, param in params], [name for name, _ in params]
 
 
 class Group(MutableMapping[str, Any]):
     """Parameters that share options: a mapping with "params" and each option.
 
-    If the group does not have an option of its own, the mapping returns the optimizer's. "betas" is
+    If the group has no value of its own for an option, it returns the optimizer's. "betas" is
     the pair of beta1 and beta2. Setting an option sets it for the group alone, or for the optimizer
     if it has only this group. "param_names" are the names of the parameters, if they have names.
     "initial_lr" is the rate that schedules start from, if there was a schedule.
@@ -71,8 +73,8 @@ class Group(MutableMapping[str, Any]):
         owner = type(self.optimizer).__name__
         if state.trace is not None:
             raise TraceError(
-                f"tracing: the function sets {name!r} of {owner}, which would happen only now: set "
-                "it outside, or step a schedule in the function"
+                f"tracing: the function sets {name!r} of {owner}, which happens only in the trace: "
+                "set it outside, or step a schedule in the function"
             )
         if name == "betas" and "beta1" in self._names():
             self["beta1"], self["beta2"] = pair_of(owner, value)
@@ -111,7 +113,7 @@ class Group(MutableMapping[str, Any]):
 
 class Options:
     """The options of a group as attributes. `numbers`, in the form of a state_dict, replace the
-    group's own options; other attributes are the optimizer's."""
+    group's own options; all other attributes come from the optimizer."""
 
     def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
         self._group, self._own = group, group.own

@@ -191,13 +191,13 @@ class LBFGS(Optimizer):
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Copy `values`, a `state_dict`, as for every Optimizer."""
         state = values.get("state") if isinstance(values, Mapping) else None
-        kept = state.get(0, {}) if isinstance(state, Mapping) else {}
+        vectors = state.get(0, {}) if isinstance(state, Mapping) else {}
         size = sum(param.size for param in self.params)
         numbers = values.get("numbers") if isinstance(values, Mapping) else None
         if not isinstance(numbers, Mapping) or not isinstance(state, Mapping):
             raise ValueError("load_state_dict: LBFGS: not a result of state_dict")
         wrong = list(self._wrong_numbers(numbers))
-        for name, tensor in kept.items():
+        for name, tensor in vectors.items():
             if name not in ("direction", "gradient", "moves", "changes"):
                 wrong.append(f"unexpected {name!r}")
             elif not isinstance(tensor, Tensor) or tensor.shape[-1:] != (size,):
@@ -206,7 +206,7 @@ class LBFGS(Optimizer):
             raise ValueError(f"load_state_dict: LBFGS: {'; '.join(wrong)}")
         for name, number in numbers.items():
             setattr(self, name, number)
-        arrays = {name: tensor.numpy() for name, tensor in kept.items()}
+        arrays = {name: tensor.numpy() for name, tensor in vectors.items()}
         self._direction, self._gradient = arrays.get("direction"), arrays.get("gradient")
         pairs = zip(arrays.get("moves", ()), arrays.get("changes", ()), strict=True)
         self._history = [(move, change) for move, change in pairs]

@@ -34,7 +34,7 @@ def strong_wolfe(
 ) -> Point:
     """Return the point at a length with a sufficient decrease of the loss and a less steep slope,
     or the best point if there is no such length. `measure` returns (loss, gradient) for a length,
-    `length` is the first length to be tried, and loss and gradient are those of length 0."""
+    `length` is the first length to be tried, and loss and gradient belong to length 0."""
     start = Point(0.0, loss, gradient, float(gradient @ direction))
     evaluations = 0
 

@@ -43,7 +43,7 @@ class Optimizer:
         name = type(self).__name__
         if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
             raise TypeError(f"{name}: params is a {type(params).__name__}, not a list of Tensors")
-        given = list(params)
+        entries = list(params)
         self.lr = not_negative(name, "lr", lr)
         self.state: dict[int, dict[str, NDArray]] = {}  # by position of the parameter, and name
         self._counts: NDArray  # the "step" of every parameter, on the host
@@ -52,14 +52,14 @@ class Optimizer:
             setattr(self, option, self.checks[option](name, option, value))
         self.params: list[Tensor] = []
         self.param_groups: list[Group] = []
-        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+        groups = entries if entries and isinstance(entries[0], Mapping) else [{"params": entries}]
         for group in groups:
             self.add_param_group(group)
         if not self.params:
             raise ValueError(f"{name}: no parameters given")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Add a group {"params": tensors, option: value, ...}. Errors are those of the
+        """Add a group {"params": tensors, option: value, ...}. Raises the same errors as the
         constructor."""
         name, number = type(self).__name__, len(self.param_groups)
         if not isinstance(group, Mapping) or "params" not in group:
@@ -129,8 +129,8 @@ class Optimizer:
         return kept
 
     def _set_steps(self, i: int, steps: int) -> None:
-        """Set the number of steps of parameter `i`, a tensor on the host; Python counts in its
-        memory."""
+        """Set the number of steps of parameter `i`, a tensor on the host. Python also counts in the
+        memory of this tensor."""
         counter = np.from_dlpack(self._counts)[i : i + 1]
         counter[0] = steps
         self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)

@@ -167,7 +167,9 @@ class Schedule:
             raise ValueError(f"load_state_dict: {name}: not a result of state_dict")
         groups, own, rates = self.optimizer.param_groups, values["group_lrs"], values.get("rates")
         if not set(own) <= set(range(len(groups))):
-            raise ValueError(f"load_state_dict: {name}: groups {list(own)} of {len(groups)}")
+            raise ValueError(
+                f"load_state_dict: {name}: groups {list(own)}, but the optimizer has {len(groups)}"
+            )
         self.base_lr, self._steps = values["base_lr"], values["steps"]
         for i, group in enumerate(groups):
             group.initial_lr = own.get(i, self.base_lr)

@@ -85,15 +85,18 @@ def _one(
     def state_of(name: str) -> Callable[[], NDArray]:
         return lambda: optimizer.state[i][name]
 
-    kept = {name: trace.array(optimizer, f"{label}.{name}", state_of(name)) for name in rule.states}
+    states = {
+        name: trace.array(optimizer, f"{label}.{name}", state_of(name)) for name in rule.states
+    }
     dtype = compute_dtype(param.dtype)
     p, g = cast(param, dtype), cast(-grad if goes_up else grad, dtype)
     scalars = [cast(each, dtype) if isinstance(each, Tensor) else each for each in numbers]
-    new, after = rule.formula(TENSORS, p, g, kept, *scalars)
-    # The parameter first: its new value may need the old state, before that is overwritten.
+    new, after = rule.formula(TENSORS, p, g, states, *scalars)
+    # Write the parameter first: its new value may need the old state, which the next lines
+    # overwrite.
     trace.write(param, cast(new, param.dtype))
     for name, value in after.items():
-        trace.write(kept[name], value)
+        trace.write(states[name], value)
 
 
 def _forget(optimizer: Any, i: int) -> None:

@@ -75,21 +75,22 @@ class Parts:
     def _outputs_alone(self, varying: set[int], stateful: set[int]) -> set[int]:
         """Return the products that only outputs need, and the values computed from them, if all
         these can be computed for all steps at once."""
-        found: set[int] = set()
+        products: set[int] = set()
         for number, step in self._body.numbered():
-            if not isinstance(step.op, Matmul) or number not in stateful or number in found:
+            if not isinstance(step.op, Matmul) or number not in stateful or number in products:
                 continue
             after = self._body.reached([number])
             if after.isdisjoint(self._core) and all(
                 self._rule(self._steps[n], {i for i in self._steps[n].inputs if i in varying})
                 for n in after
             ):
-                found |= after
-        return found
+                products |= after
+        return products
 
     def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[list[Tensor], Finish]:
         """Compute the values before a loop with these `inputs` and `length`. Return the inputs of
-        the loop over `core`, and a function from that loop's results to those of the whole loop."""
+        the loop over `core`, and a function from that loop's results to the results of the whole
+        loop."""
         values: dict[int, Tensor] = dict(enumerate(inputs))
         for number in self._ahead:
             self._compute(number, values, length)
@@ -107,7 +108,7 @@ class Parts:
 
     def _reads(self, roots: Sequence[int]) -> set[int]:
         """Return the outer values that a loop over these values reads."""
-        found, pending = set(), list(roots)
+        read, pending = set(), list(roots)
         seen: set[int] = set()
         while pending:
             number = pending.pop()
@@ -115,13 +116,13 @@ class Parts:
                 continue
             seen.add(number)
             if number in self._constant or number in self._before:
-                found.add(number)
+                read.add(number)
             elif number < len(self._body.inputs):
                 if number >= self._states:
-                    found.add(number)
+                    read.add(number)
             else:
                 pending += self._steps[number].inputs
-        return found
+        return read
 
     def _compute(self, number: int, values: dict[int, Tensor], length: Any) -> None:
         """Compute a value for all steps at once, or a single time if it is the same in all

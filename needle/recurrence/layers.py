@@ -143,18 +143,18 @@ def _backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
     NotImplemented."""
     if not op.length or not is_lstm(op.body):
         return NotImplemented
-    kept = dict(zip(op.body.outputs[2:], node.output[2:], strict=True))
+    values = dict(zip(op.body.outputs[2:], node.output[2:], strict=True))
     grads = dict(zip(op.body.outputs[2:], out_grads[2:], strict=True))
     of_hidden, of_cells = grads.pop(_HIDDEN, None), grads.pop(_CELL, None)
     if op.reverse or any(grad is not None for grad in grads.values()):
         return NotImplemented
-    if not {_SUMS, _HIDDEN, _CELL} <= kept.keys():
+    if not {_SUMS, _HIDDEN, _CELL} <= values.keys():
         return NotImplemented
     h, c, _, w = node.saved
-    cells = kept[_CELL]
-    of_hidden = _with_last(of_hidden, out_grads[0], kept[_HIDDEN])
+    cells = values[_CELL]
+    of_hidden = _with_last(of_hidden, out_grads[0], values[_HIDDEN])
     of_cells = _with_last(of_cells, out_grads[1], cells)
-    made = kept[_HIDDEN], cells, kept[_SUMS]
+    made = values[_HIDDEN], cells, values[_SUMS]
     to_sums, to_h, to_c, to_w = layers.lstm_sequence_grad(h, c, w, made, of_hidden, of_cells)
     return to_h, to_c, to_sums, to_w
 

@@ -76,7 +76,8 @@ def divide(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
 
 
 def _without(factors: Factors, gone: Factors) -> Factors | None:
-    """Return the factors except those of `gone`, or None if one of `gone` is not among them."""
+    """Return the factors without the factors in `gone`, or None if one of `gone` is not among
+    them."""
     left = {each._key: each for each in factors}
     counts = Counter(each._key for each in factors)
     counts.subtract(each._key for each in gone)

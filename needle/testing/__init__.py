@@ -110,9 +110,9 @@ def check_op(
 
     On each device and dtype, the result must equal the NumPy twin's (also for strided inputs, with
     NaN, infinities and -0, and with the extremes of integer dtypes, which wrap around), shape and
-    dtype must be those of `infer`, and inputs must stay unchanged. First and second order gradients
-    must equal central differences in float64. Error samples must raise, both eagerly and from
-    `infer`. If `infer` refuses a dtype, the op must refuse it too.
+    dtype must match `infer`, and inputs must stay unchanged. First and second order gradients must
+    equal central differences in float64. Error samples must raise, both eagerly and from `infer`.
+    If `infer` refuses a dtype, the op must refuse it too.
 
     `compiled(op, inputs) -> output` (NumPy arrays, or tuples of arrays for a tuple value), or a
     dict of several such functions by name, must also agree with the NumPy twin. A function returns
@@ -167,7 +167,7 @@ def checked_arguments(
         raise ValueError(f"check_op: dtypes={dtypes!r} is empty: nothing would be checked")
     for device in devices:
         if not isinstance(device, Device):
-            raise TypeError(f"check_op: device {device!r} is not one as needle.cpu()")
+            raise TypeError(f"check_op: device {device!r} is not a Device such as needle.cpu()")
     try:
         return list(devices), [dtype_name(dtype) for dtype in dtypes]
     except TypeError as error:
@@ -179,7 +179,7 @@ def _check_declared(op_class: type[Op]) -> None:
     if not (op_class.__doc__ or "").strip() or op_class.__doc__ == Op.__doc__:
         raise OpCheckError(f"{name}: has no docstring")
     if (op_class.__doc__ or "").startswith(f"{op_class.__name__}("):
-        raise OpCheckError(f"{name}: has no docstring (only what dataclass makes)")
+        raise OpCheckError(f"{name}: has no docstring (only the text that dataclass generates)")
     for rule in ("samples", "error_samples"):
         if not getattr(op_class, rule):
             raise OpCheckError(f"{name}: has no {rule}")
@@ -275,7 +275,7 @@ class _Case:
             self.op(*[examples.tensor(a, device, False) for a in arrays])
         except kind:
             return
-        raise OpCheckError(f"{self.where}: infer refuses the dtype, {device} computes")
+        raise OpCheckError(f"{self.where}: infer refuses the dtype, but {device} computes it")
 
 
 def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> None:
@@ -314,22 +314,22 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         return along, leaves
 
     _, leaves = gradients(flat)
-    found = [_grad_of(leaf, where) for leaf in leaves]
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
     with no_grad():
         numeric = _central_differences(lambda v: objective(v)[0].item(), flat)
-    _compare_gradients(found, numeric, f"{where}: gradient")
+    _compare_gradients(analytic, numeric, f"{where}: gradient")
 
     # This uses `gradient`; the pass above used `backward` if the op has it.
     along, leaves = gradients(flat, create_graph=True)
-    found = [_grad_of(leaf, where) for leaf in leaves]
-    _compare_gradients(found, numeric, f"{where}: recorded gradient")
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
+    _compare_gradients(analytic, numeric, f"{where}: recorded gradient")
     for leaf in leaves:
         leaf.grad = None
     if along.requires_grad:
         along.backward()
-    found = [_grad_of(leaf, where) for leaf in leaves]
+    analytic = [_grad_of(leaf, where) for leaf in leaves]
     numeric = _central_differences(lambda v: gradients(v)[0].item(), flat)
-    _compare_gradients(found, numeric, f"{where}: second order gradient")
+    _compare_gradients(analytic, numeric, f"{where}: second order gradient")
 
 
 def _grad_of(leaf: Tensor, where: str) -> Array:

@@ -12,7 +12,8 @@ No other package of needle imports PyTorch. `loading` reads from top to bottom:
 - `reading` turns the exported program into a `Program` (`program`) of plain Python objects.
   Everything that depends only on constants is computed here.
 - `model` defines the Module. `execute` runs the program's nodes with their converters, eagerly and
-  while tracing, and compares each result's shape and dtype with those that PyTorch recorded.
+  while tracing, and compares each result's shape and dtype with the shape and dtype that PyTorch
+  recorded.
 - `oracle` runs the model in PyTorch and compares the results. If they differ, it compares node by
   node.
 - `attributes` restores the attributes that a model's `forward` changes.

@@ -233,25 +233,27 @@ class AotGraph:
             reached = zip(numbers(*value.shape), numbers(*value.stride()), strict=True)
             count = sum((n - 1) * step for n, step in reached) + 1
             count = max(1, count + numbers(value.storage_offset())[0])
-            found, start = made.graph.placeholder(f"memory_{len(made.inputs)}"), 0
-            found.meta["val"] = base.new_empty(count)
-            made.inputs.append((found, Value("memory", self._position[source], found)))
+            elements, start = made.graph.placeholder(f"memory_{len(made.inputs)}"), 0
+            elements.meta["val"] = base.new_empty(count)
+            made.inputs.append((elements, Value("memory", self._position[source], elements)))
         else:
             stride = numbers(*base.stride())
             order = sorted(range(base.ndim), key=lambda axis: (-stride[axis], axis))
             if not is_dense(source):
                 raise UnsupportedError("it reads memory by strides, and a tensor leaves gaps in it")
             count, start = numbers(base.numel(), base.storage_offset())
-            found = emitted(aten.permute.default, base.permute(order), copies[source], order)
-            found = emitted(aten.reshape.default, base.new_empty(count), found, [count])
+            elements = emitted(aten.permute.default, base.permute(order), copies[source], order)
+            elements = emitted(aten.reshape.default, base.new_empty(count), elements, [count])
         size, first = numbers(*value.shape), numbers(value.storage_offset())[0] - start
         if prod(size) > _MOST_PLACES:
             raise UnsupportedError(f"it reads {prod(size)} elements of memory by strides")
         places = strided.places_of(size, numbers(*value.stride()), first)
         known = made.graph.placeholder(f"places_{len(made.known)}")
         known.meta["val"] = made.known[known.name] = places
-        found = emitted(aten.index_select.default, base.new_empty(len(places)), found, 0, known)
-        return emitted(aten.reshape.default, value, found, list(size))
+        elements = emitted(
+            aten.index_select.default, base.new_empty(len(places)), elements, 0, known
+        )
+        return emitted(aten.reshape.default, value, elements, list(size))
 
     # In PyTorch
 

@@ -21,16 +21,16 @@ def needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = Fa
     """Return the nodes `wanted` and all nodes that they depend on. The search ends at nodes for
     which `stops` is true and, if `only_like`, at nodes that use a tensor only for its shape and
     dtype."""
-    found: set[Any] = set()
+    nodes: set[Any] = set()
     while wanted:
         node = wanted.pop()
-        if node in found:
+        if node in nodes:
             continue
-        found.add(node)
+        nodes.add(node)
         if stops(node) or (only_like and (takes_only_like(node) or is_number(node))):
             continue
         wanted.extend(node.all_input_nodes)
-    return found
+    return nodes
 
 
 def takes_only_like(node: Any) -> bool:
@@ -56,17 +56,17 @@ def source_of(node: Any) -> Any:
     storage = _storage(node.meta["val"])
     while node.op == "call_function":
         waiting = list(node.all_input_nodes)
-        found = None
-        while waiting and found is None:
-            each = waiting.pop(0)
-            value = each.meta.get("val")
+        source = None
+        while waiting and source is None:
+            candidate = waiting.pop(0)
+            value = candidate.meta.get("val")
             if isinstance(value, torch.Tensor):
-                found = each if _storage(value) == storage else None
+                source = candidate if _storage(value) == storage else None
             elif isinstance(value, (tuple, list)) and node.target is operator.getitem:
-                waiting.extend(each.all_input_nodes)
-        if found is None:
+                waiting.extend(candidate.all_input_nodes)
+        if source is None:
             return node
-        node = found
+        node = source
     return node
 
 

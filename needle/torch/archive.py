@@ -37,7 +37,8 @@ _BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only names with two un
 _OF_DISPATCHER = re.compile(rf"torch\.ops((?:\._?[A-Za-z]\w*|{_BITWISE}){{2,3}})")
 _SYMBOL = re.compile(r"[A-Za-z]\w*")
 
-# The functions in expressions of sizes, in addition to those of torch.utils._sympy.functions.
+# The functions in expressions of sizes, in addition to the functions of
+# torch.utils._sympy.functions.
 _FUNCTIONS = frozenset(
     "Symbol Integer Float Rational Add Mul Pow Mod Max Min Abs sign sqrt floor ceiling Eq Ne Lt "
     "Le Gt Ge Equality Unequality StrictLessThan LessThan StrictGreaterThan GreaterThan And Or Not "
@@ -58,9 +59,9 @@ def load(path: str | os.PathLike[str], trusted: bool) -> Any:
     """
     import torch
 
-    what = f"model={os.fspath(path)!r}"
+    label = f"model={os.fspath(path)!r}"
     if not os.path.isfile(path):
-        raise ModelError(f"{what}: there is no such file")
+        raise ModelError(f"{label}: there is no such file")
     try:
         with quiet():
             if trusted:
@@ -74,11 +75,11 @@ def load(path: str | os.PathLike[str], trusted: bool) -> Any:
             return program
     except _RunsCode as error:
         raise ModelError(
-            f"{what}: {error}, which can run any code; pass trusted=True if you trust its author"
+            f"{label}: {error}, which can run any code; pass trusted=True if you trust its author"
         ) from error.__cause__
     except Exception as error:  # errors of PyTorch, zipfile and pickle
         raise ModelError(
-            f"{what}: not a file that torch.export.save wrote ({first_line(error)})"
+            f"{label}: not a file that torch.export.save wrote ({first_line(error)})"
         ) from error
 
 

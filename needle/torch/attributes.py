@@ -1,9 +1,9 @@
 """Restore attributes, other than parameters and buffers, that a PyTorch model's `forward` changes.
 
 An exported program does not contain such attributes, and the values that an export leaves in them
-differ from the values after a call of the model. So they are restored. A model may keep tables in
-attributes that it makes at its first call. A model whose next call depends on a changed attribute,
-or whose attributes keep values of the inputs, is refused.
+differ from the values after a call of the model. They are therefore restored. A model may keep
+tables in attributes that it makes at its first call. A model whose next call depends on a changed
+attribute, or whose attributes keep values of the inputs, is refused.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
         names = ", ".join(map(repr, second))
         raise not_taken(
             flat.module,
-            f"it changes attributes ({names}), and the results of its next call differ: keep in "
-            "buffers (register_buffer) what the next call needs",
+            f"it changes attributes ({names}), and the results of its next call differ: keep "
+            "the values that the next call needs in buffers (register_buffer)",
         )
 
 

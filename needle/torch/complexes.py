@@ -153,8 +153,8 @@ def _of_reals(node: Node) -> Node:
 
 
 def _part(args: tuple[Any, ...], index: int, positions: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the arguments, with those at `positions` replaced by their real (index 0) or imaginary
-    parts."""
+    """Return the arguments, with the arguments at `positions` replaced by their real (index 0) or
+    imaginary parts."""
     return tuple(
         part(each, index) if i in positions else _as_real(each) for i, each in enumerate(args)
     )

@@ -106,24 +106,24 @@ def asked(names: Sequence[str], values: Sequence[Any], dims: Any) -> Asked:
     def is_tensor(value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
-    inputs, given = [], dict[str, dict[Any, Any]]()
+    inputs, entries = [], dict[str, dict[Any, Any]]()
     for key, entry in _entries(dims):
         name = names[key] if type(key) is int and 0 <= key < len(names) else key
-        if name in given:
+        if name in entries:
             raise DimError(f"dims: input {name!r} is given twice")
-        given[name] = entry
+        entries[name] = entry
     axes = dict[str, dict[Any, Any]]()
     inferred = dict[Dim, bool]()
     for argument, value in zip(names, values, strict=True):
         leaves = tree.flatten(value, argument, is_tensor)[1]
         inputs += leaves
-        parts = dict(_parts(argument, value, given.pop(argument, None), is_tensor))
+        parts = dict(_parts(argument, value, entries.pop(argument, None), is_tensor))
         for name, each in leaves:
-            entry = given.pop(name, None)
+            entry = entries.pop(name, None)
             if entry is not None:
                 parts[name] = entry
             axes[name] = _axes(name, each, parts.get(name), inferred)
-    for name in given:
+    for name in entries:
         known = ", ".join(name for name, _ in inputs)
         raise DimError(f"dims: {name!r} is not an input; they are {known}")
     specs = [(name, Spec(tuple(each.shape), str(each.dtype))) for name, each in inputs]
@@ -176,7 +176,7 @@ def _parts(name: str, value: Any, entry: Any, is_tensor: Any) -> Iterator[tuple[
     elif isinstance(value, (tuple, list)) and isinstance(entry, (tuple, list)):
         pairs = [*enumerate(entry)] if len(entry) == len(value) else []
     if not pairs:
-        raise DimError(f"dims[{name!r}]={entry!r}: must be nested as the argument is")
+        raise DimError(f"dims[{name!r}]={entry!r}: must be nested like the argument")
     for key, part in pairs:
         yield from _parts(f"{name}_{key}", value[key], part, is_tensor)
 
@@ -192,22 +192,22 @@ def _axes(name: str, tensor: Any, entry: Any, inferred: dict[Dim, bool]) -> dict
         entry = {axis: dim for axis, dim in enumerate(entry) if dim is not None}
     if entry is not None and not isinstance(entry, Mapping):
         raise DimError(f"dims[{name!r}]={entry!r}: must be a dict from axes to dims")
-    found = {axis: dim for axis, dim in (entry or {}).items() if dim is not None}
-    whole = {axis % tensor.ndim for axis in found if type(axis) is int and tensor.ndim}
+    extents = {axis: dim for axis, dim in (entry or {}).items() if dim is not None}
+    whole = {axis % tensor.ndim for axis in extents if type(axis) is int and tensor.ndim}
     ranges = {each.dim: each for each in getattr(tensor, "_dynamo_dynamic_range", ())}
     for axis in sorted(getattr(tensor, "_dynamo_dynamic_indices", ())):
         if axis not in whole:
             bounds = ranges.get(axis)
             how = f"torch._dynamo.mark_dynamic({name}, {axis}, max=...)"
-            found[axis] = _inferred(name, axis, bounds, how)
-            inferred[found[axis]] = False
-    for axis, dim in [*found.items()]:
+            extents[axis] = _inferred(name, axis, bounds, how)
+            inferred[extents[axis]] = False
+    for axis, dim in [*extents.items()]:
         extent = _understood(name, axis, dim, tensor, inferred)
         if extent is None:
-            del found[axis]
+            del extents[axis]
         else:
-            found[axis] = extent
-    return found
+            extents[axis] = extent
+    return extents
 
 
 def _understood(name: str, axis: Any, dim: Any, tensor: Any, inferred: dict[Dim, bool]) -> Any:

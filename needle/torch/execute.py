@@ -85,23 +85,27 @@ def convert(node: Node, args: tuple[Any, ...]) -> Any:
     Raises UnsupportedError if needle lacks the operator or a result differs from PyTorch's
     record."""
     if node.operator == GETITEM:
-        taken = args[0][args[1]]
-        if taken is None:
+        item = args[0][args[1]]
+        if item is None:
             raise node.unsupported(f"result {args[1]} is not computed by needle")
-        return taken
+        return item
     if complexes.concerns(node, args):
-        found = registry.find_complex(node.operator)
-        made = _called(node, found, args) if found else complexes.convert(node, args, _ordinary)
+        converter = registry.find_complex(node.operator)
+        result = (
+            _called(node, converter, args)
+            if converter
+            else complexes.convert(node, args, _ordinary)
+        )
     else:
-        made = _ordinary(node, args)
+        result = _ordinary(node, args)
     if not node.several:
-        _check(node, 0, made)
-        return made
-    made = tuple(made)
-    for index, value in enumerate(made):
+        _check(node, 0, result)
+        return result
+    result = tuple(result)
+    for index, value in enumerate(result):
         if value is not None:
             _check(node, index, value)
-    return made
+    return result
 
 
 def _ordinary(node: Node, args: tuple[Any, ...]) -> Any:
@@ -137,6 +141,6 @@ def _check(node: Node, index: int, value: Any) -> None:
         return
     if dtype_name(value) != wanted.dtype or not same(tuple(value.shape), wanted.shape):
         raise node.unsupported(
-            f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, and "
+            f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, but "
             f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
         )

@@ -36,19 +36,19 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
 
     with no_warnings(), torch.no_grad():  # PyTorch's export warns of its own internals
         sizes = asked.sizes()
-        given = tuple(asked.resized(sizes)) if sizes else inputs
+        examples = tuple(asked.resized(sizes)) if sizes else inputs
         try:
-            functional = _exported(model, given, asked)
+            functional = _exported(model, examples, asked)
             symbols = symbols_of(functional, asked)
             check_guards(functional, symbols)
-            _refuse(model, given, functional, symbols)
+            _refuse(model, examples, functional, symbols)
             try:
                 return functional, program_of(functional, symbols)
             except UnsupportedError as error:
                 raise not_taken(model, str(error)) from error
         except (ModelError, DimError):
             _run(model, inputs)  # export misses some dtype errors and words others differently
-            _run(model, given, sizes)
+            _run(model, examples, sizes)
             raise
 
 
@@ -147,7 +147,7 @@ def decompositions() -> Mapping[Any, Any]:
     import torch
     from torch._decomp import decomposition_table
 
-    found = {}
+    rules = {}
     for target, rule in {
         **decomposition_table,
         **_composite(),
@@ -157,10 +157,10 @@ def decompositions() -> Mapping[Any, Any]:
             continue
         real, complex_ = has_converter(target), complexes.knows(name_of(target))
         if real != complex_:
-            found[target] = functools.partial(_decomposed, rule, real)
+            rules[target] = functools.partial(_decomposed, rule, real)
         elif not real:
-            found[target] = rule
-    return found | strided.decompositions()
+            rules[target] = rule
+    return rules | strided.decompositions()
 
 
 def _decomposed(rule: Any, if_complex: bool, *args: Any, **kwargs: Any) -> Any:

@@ -94,18 +94,18 @@ def loaded(
     module, args, named = module_of(model, inputs, kwargs, trusted)
     flat = Flat(module, args, named)
     check_tensors(module, flat.placed)
-    wanted = asked(flat.names, flat.values, dims)
-    wanted.example_sizes()  # raises for an example that does not fit
+    request = asked(flat.names, flat.values, dims)
+    request.example_sizes()  # raises for an example that does not fit
     tensors = tuple(each for _, each in flat.tensors)
     with put_back(flat.module) as attributes:
-        functional, program = exported_program(flat.module, tensors, wanted)
+        functional, program = exported_program(flat.module, tensors, request)
         is_changed = bool(attributes.changed())
     if is_changed:
         check_settled(flat, tensors)
     # Two dims may have become one dim, and a dim may have become a number.
-    if wanted.dims:
-        wanted = replace(wanted, shapes=[result.shape for _, result in program.inputs])
-        check_ones(flat, functional, [write.target for write in program.writes], wanted)
+    if request.dims:
+        request = replace(request, shapes=[result.shape for _, result in program.inputs])
+        check_ones(flat, functional, [write.target for write in program.writes], request)
     for write in program.writes:
         if write.kind == "input":
             raise not_taken(
@@ -114,8 +114,8 @@ def loaded(
             )
     check_apart(flat.module, [write.target for write in program.writes])
     weights = _weights(flat.model, functional, program)
-    found = TorchModel(program, weights, flat.arguments, flat.output_tree)
-    return Loaded(found, flat, functional, wanted)
+    converted = TorchModel(program, weights, flat.arguments, flat.output_tree)
+    return Loaded(converted, flat, functional, request)
 
 
 def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[Any, str]]:
@@ -124,7 +124,7 @@ def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[A
     name."""
     signature = functional.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")
-    found = {}
+    weights = {}
     for target in program.weights.values():
         value = functional.state_dict.get(target)
         kind = kinds.get(target, "buffer")
@@ -133,13 +133,13 @@ def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[A
         is_floating = value.is_floating_point() or value.is_complex()
         if kind == "parameter" and not is_floating:
             kind = "buffer"
-        found[target] = (array_of(value), kind)
+        weights[target] = (array_of(value), kind)
     places = dict(model.named_parameters(remove_duplicate=False))
     places |= model.named_buffers(remove_duplicate=False)
-    known = {id(places[name]): each for name, each in found.items() if name in places}
+    known = {id(places[name]): weight for name, weight in weights.items() if name in places}
     order = dict.fromkeys([*model.state_dict(), *places])
     named = {name: known[id(places[name])] for name in order if id(places.get(name)) in known}
-    return named | {name: each for name, each in found.items() if name not in named}
+    return named | {name: weight for name, weight in weights.items() if name not in named}
 
 
 def check_tensors(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:

@@ -39,7 +39,7 @@ class TorchModel(Part):
 
     Parameters and floating-point buffers have the names and shapes of PyTorch's `state_dict`;
     integer buffers that the program does not write are constants. If the program writes to
-    parameters or buffers, each call outside a trace writes to the module's.
+    parameters or buffers, each call outside a trace writes to the module's own.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class TorchModel(Part):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the output tensors, and the new values of the `written` weights, for a flat list
         of `inputs`. `weights` replace the module's own, by name."""
-        given = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
+        arguments = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
         program = self._program
-        if len(given) != len(program.inputs):
-            raise ModelError(f"expected {len(program.inputs)} tensors, got {len(given)}")
+        if len(arguments) != len(program.inputs):
+            raise ModelError(f"expected {len(program.inputs)} tensors, got {len(arguments)}")
         values: dict[str, Any] = {
-            name: x for (name, _), x in zip(program.inputs, given, strict=True)
+            name: x for (name, _), x in zip(program.inputs, arguments, strict=True)
         }
         for name, target in program.weights.items():
             values[name] = (weights or {}).get(target)
             if values[name] is None:
                 values[name] = self.weight_named(target)
-        outputs, written = Run(program, values).results([x.shape for x in given])
+        outputs, written = Run(program, values).results([x.shape for x in arguments])
         tensors = [tensor(x) for x in outputs if isinstance(x, (Tensor, np.ndarray))]
         return tensors, [tensor(x) for x in written]
 

@@ -32,8 +32,8 @@ def category(dtype: str) -> str:
 
 def promoted_dtype(*operands: Any) -> str:
     """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A tensor
-    without axes counts only if its category is higher than that of all tensors with axes, and a
-    Python number only if its category is higher than that of all tensors."""
+    without axes counts only if its category is higher than the category of all tensors with axes,
+    and a Python number only if its category is higher than the category of all tensors."""
     levels: list[str | None] = [None, None, None]  # tensors with axes, tensors without, numbers
     for each in operands:
         if each is None:
@@ -45,12 +45,12 @@ def promoted_dtype(*operands: Any) -> str:
             level, dtype = 2, _DEFAULTS.get(kind, "float32")
         before = levels[level]
         levels[level] = dtype if before is None else _joined(before, dtype)
-    found: str | None = None
+    result: str | None = None
     for each in levels:
-        if each is not None and (found is None or _rank(each) > _rank(found)):
-            found = each
-    assert found is not None, "an operator has operands"
-    return found
+        if each is not None and (result is None or _rank(each) > _rank(result)):
+            result = each
+    assert result is not None, "an operator has operands"
+    return result
 
 
 def _rank(dtype: str) -> int:

@@ -182,11 +182,11 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                     f"{node}: needle's result differs from PyTorch's (vectors may have "
                     f"either sign, and equal values any basis): {what}"
                 )
-            raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
+            raise ModelError(f"{node}: needle's result differs from PyTorch's: {what}")
     if tied:
         warnings.warn(
-            f"{tied[0]}: of equal elements needle selects others than PyTorch, whose choice is not "
-            "documented: results that depend on the choice differ from PyTorch's",
+            f"{tied[0]}: among equal elements, needle and PyTorch select different ones; "
+            "PyTorch does not document its choice, so results that depend on it differ",
             stacklevel=5,
         )
     return results

@@ -91,8 +91,8 @@ def graph_program(
     graph: Any, symbols: Symbols, weights: Mapping[str, str], known: Mapping[str, Any]
 ) -> Program:
     """Return the program of a functional `torch.fx` graph that returns a tuple. The graph's
-    placeholders are the inputs, except those named in `weights` and those whose tensors are
-    `known`.
+    placeholders are the inputs, except placeholders named in `weights` and placeholders whose
+    tensors are `known`.
 
     Raises UnsupportedError, which lists the operators without a converter.
     """
@@ -300,8 +300,8 @@ class _Reader:
         return self._known[node.name] if node.name in self._known else node.meta["val"]
 
     def _bound(self, node: Any) -> tuple[tuple[Any, ...], tuple[tuple[int, str], ...]]:
-        """Return the arguments of a node's operator, and the (position, name) of those not at their
-        defaults."""
+        """Return the arguments of a node's operator, and the (position, name) of each argument that
+        is not at its default."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             return tuple(map(self._argument, node.args)), ()

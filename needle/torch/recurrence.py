@@ -19,7 +19,8 @@ def whole() -> Any:
     of `needle::lstm` and the like, which run PyTorch's functions."""
     import torch
 
-    operators = _operators()  # now, because PyTorch traces the mode itself when it records branches
+    # Created now, because PyTorch traces the mode itself when it records branches.
+    operators = _operators()
 
     class Whole(torch.overrides.TorchFunctionMode):
         def __torch_function__(

@@ -24,22 +24,22 @@ def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., b
     `inputs` and of its weights."""
     import torch
 
-    found = list[str]()
+    lines = list[str]()
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(
             self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if not found and is_meant(operator, args, kwargs or {}):
+            if not lines and is_meant(operator, args, kwargs or {}):
                 stack = traceback.extract_stack()
-                found.append(_innermost((each.filename, each.lineno or 0) for each in stack))
+                lines.append(_innermost((each.filename, each.lineno or 0) for each in stack))
             return operator(*args, **(kwargs or {}))
 
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]), Watch():
         torch.func.functional_call(model, copies, tuple(each.clone() for each in inputs))
-    return found[0] if found else ""
+    return lines[0] if lines else ""
 
 
 def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -237,7 +237,7 @@ def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
 
 
 def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a value, with names like those of `needle.common.tree.flatten`."""
+    """Yield the tensors of a value, named as by `needle.common.tree.flatten`."""
     if tree == trees.LEAF:
         yield name, value
         return
@@ -330,7 +330,7 @@ def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
     if kind == "static":
         if type(value) is not type(parts) or (value != parts and value == value):
             shown = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
-            raise TypeError(f"{where} is {shown}, and was {parts!r} when the model was exported")
+            raise TypeError(f"{where} is {shown}, but was {parts!r} when the model was exported")
         return
     named = [*_items(kind, parts)]
     if kind in ("tuple", "list"):

@@ -72,21 +72,23 @@ class Graph:
         attributes. A graph without dims is returned unchanged. Raises the errors of `infer`."""
         if not self.dims:
             return self
-        made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
+        new_nodes = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
         inputs = []
         for leaf in self.inputs:
-            made[leaf.node] = node = Node(at_sizes(leaf.spec, sizes), leaf.node.requires_grad, "")
+            new_nodes[leaf.node] = node = Node(
+                at_sizes(leaf.spec, sizes), leaf.node.requires_grad, ""
+            )
             inputs.append(dataclasses.replace(leaf, node=node))
         for node in self.nodes:
             if node.op is None:
                 continue
             op = at_sizes(node.op, sizes)
-            sources = tuple(made[source] for source in node.input_nodes)
+            sources = tuple(new_nodes[source] for source in node.input_nodes)
             spec = op.infer(*[source.spec for source in sources])
-            made[node] = new = Node(spec, node.requires_grad, node.scope)
+            new_nodes[node] = new = Node(spec, node.requires_grad, node.scope)
             new.op, new.input_nodes = op, sources
         params, constants = list(self.params), [dataclasses.replace(c) for c in self.constants]
-        outputs = [made[node] for node in self.outputs]
+        outputs = [new_nodes[node] for node in self.outputs]
         trees = self.input_tree, self.output_tree, self.signature
         graph = Graph(inputs, params, constants, outputs, *trees, self.output_names)
         graph.weights, graph.effects = self.weights, self.effects
@@ -97,7 +99,7 @@ class Graph:
         `inputs`.
 
         Arguments may be given by position or by name. Raises TypeError if their nesting differs
-        from that of the traced call, or if a static argument has another value.
+        from the nesting of the traced call, or if a static argument has another value.
         """
         args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
         found, leaves = flatten_call(self.signature, args, kwargs)
@@ -105,7 +107,9 @@ class Graph:
             tag = "tuple" if kind == "args" else "dict"
             wrong = tree.difference({tag: self.input_tree[kind]}, {tag: found[kind]}, kind)
             if wrong:
-                raise TypeError(f"arguments differ from those of the traced call: {wrong}")
+                raise TypeError(
+                    f"the arguments differ from the arguments of the traced call: {wrong}"
+                )
         return [value for _, value in leaves]
 
     def unflatten_outputs(self, values: Sequence[Any]) -> Any:

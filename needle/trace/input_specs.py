@@ -24,41 +24,44 @@ def symbolic_specs(
     if not isinstance(dims, Mapping):
         raise DimError(f"dims={dims!r}: must be a dict like {{'x': {{0: Dim('n', max=64)}}}}")
     known = [name for name, _ in inputs]
-    given: dict[str, Mapping[Any, Any]] = {}
+    axes_by_input: dict[str, Mapping[Any, Any]] = {}
     for key, axes in dims.items():
         name = positions[key] if type(key) is int and 0 <= key < len(positions) else key
         if name not in known:
             raise DimError(f"dims: {key!r} is not an input; they are {', '.join(known)}")
-        if name in given:
+        if name in axes_by_input:
             raise DimError(f"dims: input {name!r} is given twice")
         if not isinstance(axes, Mapping):
             raise DimError(f"dims[{key!r}]={axes!r}: must be a dict from axes to dims")
-        given[name] = axes
-    specs = [spec._replace(shape=_shape(name, spec, given.get(name, {}))) for name, spec in inputs]
+        axes_by_input[name] = axes
+    specs = [
+        spec._replace(shape=_shape(name, spec, axes_by_input.get(name, {})))
+        for name, spec in inputs
+    ]
     _check_names(specs)
     return specs
 
 
 def _shape(name: str, spec: Spec, axes: Mapping[Any, Any]) -> tuple[Any, ...]:
     shape: list[Any] = list(spec.shape)
-    taken = set()
+    used = set()
     for axis, extent in axes.items():
         where = f"dims[{name!r}][{axis!r}]"
         try:
-            place = as_int(axis)
+            position = as_int(axis)
         except TypeError:
             raise DimError(f"{where}: an axis is an int") from None
-        if not -spec.ndim <= place < spec.ndim:
-            raise DimError(f"{where}: the input is {spec}, which has no axis {place}")
-        place %= spec.ndim
-        if place in taken:
-            raise DimError(f"{where}: axis {place} is given twice")
-        taken.add(place)
+        if not -spec.ndim <= position < spec.ndim:
+            raise DimError(f"{where}: the input is {spec}, which has no axis {position}")
+        position %= spec.ndim
+        if position in used:
+            raise DimError(f"{where}: axis {position} is given twice")
+        used.add(position)
         if not isinstance(extent, Expression):
             raise DimError(f"{where}={extent!r}: must be a Dim or an expression of dims")
         if extent.bounds[0] < 1:
             raise DimError(f"{where}={extent!r}: can be {extent.bounds[0]}, which is below 1")
-        shape[place] = extent
+        shape[position] = extent
     return tuple(shape)
 
 

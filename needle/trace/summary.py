@@ -34,8 +34,8 @@ class Row(NamedTuple):
 class Summary:
     """The layers and totals of a model; `str` and `repr` show them as a table.
 
-    `rows` has a Row for each module, parents first. `parameters`, `trainable` (those that require a
-    gradient), `parameter_bytes` and `multiply_adds` are the model's totals.
+    `rows` has a Row for each module, parents first. `parameters`, `trainable` (the parameters that
+    require a gradient), `parameter_bytes` and `multiply_adds` are the model's totals.
     """
 
     def __init__(self, rows: list[Row], model: Module) -> None:

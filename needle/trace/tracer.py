@@ -74,8 +74,8 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Trace on the calling thread inside the context. Its exit undoes assignments to
-        modules."""
+        """Trace on the calling thread inside the context. On exit, assignments to modules are
+        undone."""
         state.trace = self
         try:
             yield
@@ -140,16 +140,16 @@ class Trace(Writing):
 
     def _first(self, tensor: Value) -> Leaf:
         """Return the leaf that represents a tensor as it was when the call began."""
-        found = self._leaves.get(id(tensor))
-        if found is None:
+        leaf = self._leaves.get(id(tensor))
+        if leaf is None:
             own = tensor._node
             node = Variable(tensor.spec, own is not None and own.requires_grad)
             node.attached = None if own is None else own.attached
             name = self._name(tensor) or "const"
             others = tuple(self._others.get(id(tensor), ()))
-            found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
+            leaf = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
             self._tensors[id(tensor)] = tensor
-        return found
+        return leaf
 
     def check_read(self, tensor: Value) -> None:
         """Raise TraceError unless `tensor` is a constant."""
@@ -364,7 +364,7 @@ def trace_flat(
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return a `value` for which `is_tensor` is true as a Tensor."""
+    """Return `value`, for which `is_tensor` is true, as a Tensor."""
     return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
 
 

@@ -1,8 +1,8 @@
 """The current weights of a traced function, and whether they have changed.
 
 Weights are found by name. They belong to Modules (the function itself, its arguments, or outer
-Modules that it reads) or are outer Parameters that it reads. To check that nothing has changed, two
-counters are compared (of in-place writes and of replaced values), and the entries of each list,
+Modules that it reads) or are outer Parameters that it reads. The check that nothing has changed
+compares two counters (of in-place writes and of replaced values) and the entries of each list,
 dict, closure and plain object that leads to a weight.
 """
 
@@ -114,34 +114,34 @@ class Weights:
     def _search(self, around: Surroundings) -> tuple[list[Tensor], list[Any], set[int]]:
         """Return the weights in order, the links that lead to used tensors, and the numbers of the
         constants that were found."""
-        wanted = {*self._names, *self._aliases, *self._same}
+        names = {*self._names, *self._aliases, *self._same}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
-        found, reached = dict(self._unfound), set()
+        weights, reached = dict(self._unfound), set()
         links = {subject(link): link for link in self._bonds}
         for name, tensor, link in tensors_of(around):
             number = constants.get(id(tensor))
             if number is not None:
                 reached.add(number)
-            elif name in wanted:
-                found.setdefault(name, tensor)
+            elif name in names:
+                weights.setdefault(name, tensor)
             else:
                 continue
             while link is not None and self._bake is None:  # `_bonds` has these as well
                 links[subject(link)] = link
                 link = link.before
-        for name in wanted:
-            if name not in found:
+        for name in names:
+            if name not in weights:
                 raise ChangedError(f"there is no weight {name!r} any more")
         for alias, name in self._aliases.items():
-            if found[alias] is not found[name]:
+            if weights[alias] is not weights[name]:
                 raise ChangedError(
                     f"{alias!r} and {name!r} were one weight when the function was traced, but are "
                     "two now: compile it again"
                 )
         for name, tensor in self._same.items():
-            if found[name] is not tensor:
+            if weights[name] is not tensor:
                 raise ChangedError(f"{name!r} is another tensor than when the function was traced")
-        return [found[name] for name in self._names], list(links.values()), reached
+        return [weights[name] for name in self._names], list(links.values()), reached
 
     def _other_names(self, around: Surroundings) -> dict[str, str]:
         """Return the other names of the weights, each with the weight's own name."""

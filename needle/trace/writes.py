@@ -79,9 +79,9 @@ class Rewritten(Node):
 def resolve(roots: Sequence[Node]) -> list[Node]:
     """Return the nodes that `roots` represent. In all nodes that they depend on, each Rewritten is
     replaced by the node of its value."""
-    found = [_behind(root) for root in roots]
+    nodes = [_behind(root) for root in roots]
     seen: set[int] = set()
-    pending = list(found)
+    pending = list(nodes)
     while pending:
         node = pending.pop()
         if id(node) in seen:
@@ -90,7 +90,7 @@ def resolve(roots: Sequence[Node]) -> list[Node]:
         if any(type(source) is Rewritten for source in node.input_nodes):
             node.input_nodes = tuple([_behind(source) for source in node.input_nodes])
         pending += node.input_nodes
-    return found
+    return nodes
 
 
 def _is_same(node: Node, leaf: Node) -> bool:
@@ -120,11 +120,11 @@ class Effects:
     """The reads and writes of a traced function's calls besides its arguments and weights.
 
     The last inputs of the graph are the arrays of `fed`, which it only reads, and of `kept`, whose
-    new values are the last results. Each call runs all `actions` in order: those up to the last
-    that feeds an array run before the code, the others after it. Each of the `guards` and `checks`
-    tells whether a condition of the trace still holds; the conditions of `checks` cannot change
-    while only calls write. `clean` are the tensors whose gradient must be None when a call begins;
-    `cleared` are the tensors whose gradient a call drops.
+    new values are the last results. Each call runs all `actions` in order: the actions up to the
+    last one that feeds an array run before the code, the others after it. Each of the `guards` and
+    `checks` tells whether a condition of the trace still holds; the conditions of `checks` cannot
+    change while only calls write. `clean` are the tensors whose gradient must be None when a call
+    begins; `cleared` are the tensors whose gradient a call drops.
     """
 
     def __init__(self) -> None:
@@ -149,8 +149,8 @@ class Effects:
             for name, tensor in self.clean:
                 if tensor.grad is not None:
                     raise TraceError(
-                        f"{name}.grad is not None when the call begins, but compiled code adds to "
-                        "no gradient from outside: call zero_grad() before"
+                        f"{name}.grad is not None when the call begins, but compiled code does not "
+                        "add to earlier gradients: call zero_grad() before"
                     )
             for tensor in self.cleared:
                 tensor.grad = None
@@ -313,7 +313,7 @@ class Writing:
         if not self.records_writes:
             return f"; a trace changes nothing{user_line()}"
         return (
-            "; compiled code writes to Parameters, to buffers and to other tensors that were there "
+            "; compiled code writes to Parameters, to buffers and to other tensors that existed "
             f"before the call, in their shape and dtype{user_line()}"
         )
 
@@ -366,34 +366,34 @@ class Writing:
         then the arrays that `effects` feeds and keeps. Call it before the assignments to modules
         are undone."""
         self.check_current(outputs)
-        kept: list[tuple[Slot, Leaf, Node]] = []
+        changes: list[tuple[Slot, Leaf, Node]] = []
         for key, node in self._now.items():
             tensor = self._tensors[key]
             leaf = self._first(tensor)
             if key in self._names and not _is_same(node, leaf.node):
-                kept.append((self._slot(tensor), leaf, node))
+                changes.append((self._slot(tensor), leaf, node))
         for module, name, before in self._assigned.values():
             value = vars(module)[name]
             if value is not before:
-                kept.append((_attribute(module, name), self._first(before), value.node))
-        self.check_current([node for *_, node in kept])
+                changes.append((_attribute(module, name), self._first(before), value.node))
+        self.check_current([node for *_, node in changes])
         assigned = {id(before) for _, _, before in self._assigned.values()}
-        written = {id(leaf) for _, leaf, _ in kept}
+        written = {id(leaf) for _, leaf, _ in changes}
         fed = [
             (self._slots[key], leaf)
             for key, leaf in self._leaves.items()
             if key in self._slots and id(leaf) not in written
         ]
         effects = self.effects
-        effects.kept, effects.fed = [slot for slot, *_ in kept], [slot for slot, _ in fed]
-        if kept:
+        effects.kept, effects.fed = [slot for slot, *_ in changes], [slot for slot, _ in fed]
+        if changes:
             self._check_gradients()
-        own = [leaf for _, leaf in fed] + [leaf for _, leaf, _ in kept]
+        own = [leaf for _, leaf in fed] + [leaf for _, leaf, _ in changes]
         for key in [key for key, leaf in self._leaves.items() if leaf in own]:
             if key not in assigned and key not in self._slots:
                 self._written[self._names[key]] = self._tensors[key]
             del self._leaves[key]
-        return [*inputs, *own], resolve([*outputs, *[node for *_, node in kept]])
+        return [*inputs, *own], resolve([*outputs, *[node for *_, node in changes]])
 
     def _slot(self, tensor: Tensor) -> Slot:
         name = self._names[id(tensor)]

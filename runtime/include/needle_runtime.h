@@ -70,8 +70,9 @@ typedef enum needle_dtype NEEDLE_INT {
   NEEDLE_FLOAT64
 } needle_dtype;
 
-/* What a program has: inputs and outputs of a call, weights, and state (arrays that a call changes,
- * such as the weights and moments of a training step; the program keeps them from call to call). */
+/* The arrays of a program: inputs and outputs of a call, weights, and state (arrays that a call
+ * changes, such as the weights and moments of a training step; the program keeps them from call to
+ * call). */
 typedef enum needle_kind NEEDLE_INT {
   NEEDLE_INPUTS = 0,
   NEEDLE_OUTPUTS,
@@ -129,8 +130,8 @@ NEEDLE_API needle_status needle_describe(const needle_program* program, needle_k
 NEEDLE_API needle_status needle_find(const needle_program* program, needle_kind kind,
                                      const char* name, size_t* index);
 
-/* Replace all weights by those of a safetensors file, under their state_dict names. Calls that are
- * running finish with the old ones. The state of the program stays. */
+/* Replace all weights by the arrays of a safetensors file, under their state_dict names. Calls that
+ * are running finish with the old weights. The state of the program stays. */
 NEEDLE_API needle_status needle_load_weights(needle_program* program, const char* path);
 /* Replace all weights by copies of arrays, which are matched by name. */
 NEEDLE_API needle_status needle_set_weights(needle_program* program, const needle_array* arrays,
@@ -143,7 +144,7 @@ NEEDLE_API needle_status needle_load_state(needle_program* program, const char* 
 /* Copy an array of the state to `data`, which has `bytes` bytes. */
 NEEDLE_API needle_status needle_get_state(const needle_program* program, const char* name,
                                           void* data, size_t bytes);
-/* Replace arrays of the state by copies; those that are not named stay. */
+/* Replace arrays of the state by copies; arrays that are not named stay as they are. */
 NEEDLE_API needle_status needle_set_state(needle_program* program, const needle_array* arrays,
                                           size_t count);
 

@@ -40,8 +40,8 @@ inline void check(needle_status status) {
   if (status != NEEDLE_OK) throw Error(status, needle_error());
 }
 
-// The dtype of elements of a C++ type. float16 and bfloat16 have none: pass their bits as uint16_t
-// to the functions that take a dtype.
+// The dtype of elements of a C++ type. C++17 has no type for float16 and bfloat16: pass their bits
+// as uint16_t to the functions that take a dtype.
 template <class T>
 constexpr needle_dtype dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -110,7 +110,8 @@ class Program {
   std::vector<Info> weights() const { return described(NEEDLE_WEIGHTS); }
   std::vector<Info> state() const { return described(NEEDLE_STATE); }
 
-  // Replace all weights by those of a safetensors file; calls that are running finish with the old.
+  // Replace all weights by the arrays of a safetensors file; calls that are running finish with the
+  // old weights.
   void load_weights(const std::string& path) {
     check(needle_load_weights(handle_.get(), path.c_str()));
   }
@@ -135,7 +136,7 @@ class Program {
     }
     set_weights(arrays);
   }
-  // Replace arrays of the state by copies; those that are not named stay.
+  // Replace arrays of the state by copies; arrays that are not named stay as they are.
   void set_state(const std::vector<needle_array>& arrays) {
     check(needle_set_state(handle_.get(), arrays.data(), arrays.size()));
   }

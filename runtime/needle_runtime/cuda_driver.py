@@ -1,6 +1,6 @@
 """Calls of the CUDA driver: copies, streams and graphs.
 
-Names, numbers and structures are those of cuda.h, an ABI that only grows; all functions exist from
+Names, numbers and structures are as in cuda.h, an ABI that only grows; all functions exist from
 CUDA 12 on. TVM's own runtime works in the device's primary context, and so does this module.
 """
 
@@ -163,7 +163,7 @@ class Driver:
     def call_in_order(self, function: Callable[[], object], stream: int) -> object:
         """Have the stream call a host function and wait for it before its next work.
 
-        The function must not use CUDA. Keep what this returns until the function has run.
+        The function must not use CUDA. Keep the returned object until the function has run.
         """
         called = _HostFunction(lambda _: function() and None)
         self._do("cuLaunchHostFunc", stream, called, None)

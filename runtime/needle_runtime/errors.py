@@ -19,7 +19,7 @@ class NeedleTVMError(Exception):
 
 
 class InstallError(NeedleTVMError):
-    """TVM is missing, or its version and that of tvm-ffi do not fit together."""
+    """TVM is missing, or the versions of TVM and tvm-ffi do not fit together."""
 
 
 class UsageError(NeedleTVMError, ValueError):

@@ -14,7 +14,8 @@ from needle_runtime.memory import CudaMemory, Memory
 
 
 class Input(NamedTuple):
-    """An input of the code, or a result. `range` is that of an index; `alignment` is in bytes."""
+    """An input of the code, or a result. `range` holds the valid values of an index; `alignment` is
+    in bytes."""
 
     name: str
     shape: Shape
@@ -82,31 +83,31 @@ def destinations(
     Raises InputError for an array that does not fit or cannot be written to, whose elements share
     memory, or that overlaps an input or another output.
     """
-    taken = [
+    others = [
         (f"input {number}", as_numpy(value, f"input {number}"))
         for number, value in enumerate(inputs)
     ]
-    found = []
+    arrays = []
     for number, (value, spec) in enumerate(zip(outputs, specs, strict=True)):
-        what = "out" if len(outputs) == 1 else f"array {number} of out"
+        label = "out" if len(outputs) == 1 else f"array {number} of out"
         if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
-            raise InputError(f"{what} is a {type(value).__name__}, not an array to write to")
-        array = as_numpy(value, what)
+            raise InputError(f"{label} is a {type(value).__name__}, not an array to write to")
+        array = as_numpy(value, label)
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise InputError(
-                f"{what} is {describe(array.shape, str(array.dtype))}, "
+                f"{label} is {describe(array.shape, str(array.dtype))}, "
                 f"the result is {describe(spec.shape, str(spec.dtype))}"
             )
         if not array.flags.writeable:
-            raise InputError(f"{what} is read-only")
+            raise InputError(f"{label} is read-only")
         if _may_overlap_itself(array):
-            raise InputError(f"{what} has elements that share memory")
-        for name, other in taken:
+            raise InputError(f"{label} has elements that share memory")
+        for name, other in others:
             if np.may_share_memory(array, other):
-                raise InputError(f"{what} overlaps {name}")
-        taken.append((what, array))
-        found.append(array)
-    return found
+                raise InputError(f"{label} overlaps {name}")
+        others.append((label, array))
+        arrays.append(array)
+    return arrays
 
 
 def _may_overlap_itself(array: np.ndarray[Any, Any]) -> bool:

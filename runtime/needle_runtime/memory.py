@@ -174,7 +174,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     copy = np.ndarray(array.shape, array.dtype, memory, -_address(memory) % ALIGNMENT)
     copy[...] = array
     if not copy.size:
-        # TVM calls an empty array contiguous only if all strides are those of a row-major array.
+        # TVM calls an empty array contiguous only if it has the strides of a row-major array.
         strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
         return np.lib.stride_tricks.as_strided(copy, strides=strides)
     return copy

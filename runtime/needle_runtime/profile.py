@@ -139,8 +139,8 @@ def profile(
     """Time every call of `runs` runs of a `program`, on `inputs`, or on random inputs of these
     `sizes` (see `random_inputs`).
 
-    Raises UsageError for fewer than one run and for sizes that are not the program's, InputError
-    for inputs that do not fit, ParameterError if the program has no weights.
+    Raises UsageError for fewer than one run and for sizes that the program does not have,
+    InputError for inputs that do not fit, ParameterError if the program has no weights.
     """
     if type(runs) is not int:
         raise UsageError(f"profile: runs={runs!r}: must be an integer")
@@ -157,8 +157,8 @@ def profile(
         start = time.perf_counter()
         executor.call(tensors)
         plain.append(time.perf_counter() - start)
-    found = Profile(statistics.median(plain))
-    # On a separate machine: the one of this thread stays without an instrument.
+    result = Profile(statistics.median(plain))
+    # A separate machine is used, so that the machine of this thread gets no instrument.
     watch = _Watch()
     machine = executor.new_machine()
     machine["set_instrument"](load_ffi().convert(watch))
@@ -166,8 +166,8 @@ def profile(
         watch.begin()
         _call_by_kernel(executor, machine, tensors)
         if run >= 0:  # the first run fills this machine's pool
-            found.runs.append(watch.calls)
-    return found
+            result.runs.append(watch.calls)
+    return result
 
 
 def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) -> None:

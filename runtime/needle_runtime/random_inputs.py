@@ -21,7 +21,7 @@ def random_inputs(
 
     Floats are standard normal. Integers and indices are zeros and ones, or only zeros if 1 is not
     a valid index. Raises UsageError for a `seed` that is not an integer of at least 0, and for
-    sizes that are not the artifact's.
+    sizes that the artifact does not have.
     """
     if type(seed) is not int or seed < 0:
         raise UsageError(f"seed={seed!r}: must be an integer of at least 0")

@@ -84,17 +84,17 @@ def stepped(
     out = None if takes_out else named.pop("out", None)
     values, count = main.flatten(args, named), len(main.outputs) - len(main.state)
     with turn_of(state.key):
-        given = [*values, *state.values()]
-        found = None
+        inputs = [*values, *state.values()]
+        targets = None
         if out is not None:
             outputs = list(flatten(main.output_tree, out, "out"))
-            found = destinations(outputs, executor.results_for(given)[:count], given)
-        results = calls.run_in_place(given) if main.in_place and state.in_place else None
+            targets = destinations(outputs, executor.results_for(inputs)[:count], inputs)
+        results = calls.run_in_place(inputs) if main.in_place and state.in_place else None
         if results is None:
-            results = calls.run(given)
+            results = calls.run(inputs)
         state.write(results[count:])
-    if found is None:
+    if targets is None:
         return main.unflatten(results[:count])
-    for array, result in zip(found, results, strict=False):
+    for array, result in zip(targets, results, strict=False):
         array[...] = as_numpy(result, "result")
     return out

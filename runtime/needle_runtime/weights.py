@@ -26,11 +26,11 @@ def in_order(
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is not a dict of arrays by name")
-    wanted = (*(main.params if weights else ()), *(main.state if state else ()))
-    specs = {spec.name: spec for spec in wanted}
+    array_specs = (*(main.params if weights else ()), *(main.state if state else ()))
+    specs = {spec.name: spec for spec in array_specs}
     ties = main.ties if weights else ()
     tied = {name: group for group in ties for name in group}
-    given: dict[str, np.ndarray[Any, Any]] = {}
+    by_name: dict[str, np.ndarray[Any, Any]] = {}
     problems = []
     for name, value in params.items():
         is_fixed = weights and name in main.fixed
@@ -45,7 +45,7 @@ def in_order(
             problems.append(str(error))
             continue
         if not is_fixed:
-            given[name] = array
+            by_name[name] = array
         elif digest_of(array) != main.fixed[name]:
             problems.append(f"{name!r} is a constant of the code, and has another value there")
     arrays = []
@@ -53,8 +53,8 @@ def in_order(
         known_as = next((each for each in (name, *tied.get(name, ())) if each in params), None)
         if known_as is None:
             problems.append(f"missing {name!r}")
-        elif known_as in given:
-            array = given[known_as]
+        elif known_as in by_name:
+            array = by_name[known_as]
             if array.shape != spec.shape or str(array.dtype) != spec.dtype:
                 problems.append(
                     f"{known_as!r} is {describe(array.shape, str(array.dtype))}, "
@@ -62,11 +62,11 @@ def in_order(
                 )
             arrays.append(array)
     for group in ties:
-        first, *others = [name for name in group if name in given] or [""]
+        first, *others = [name for name in group if name in by_name] or [""]
         problems += [
             f"{first!r} and {other!r} are one parameter and have different values"
             for other in others
-            if not _same(given[first], given[other])
+            if not _same(by_name[first], by_name[other])
         ]
     if problems:
         raise ParameterError("weights do not fit: " + "; ".join(problems))

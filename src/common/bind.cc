@@ -199,7 +199,7 @@ py::tuple tuple_of(std::pair<View, View>&& found) {
   return py::make_tuple(std::move(found.first), std::move(found.second));
 }
 
-// Makes the call. Other Python threads run meanwhile, if that is worth the cost.
+// Makes the call. Other Python threads run meanwhile if that is worth the cost.
 template <class F>
 auto released(int64_t size, F&& call) {
   MaybeReleaseGil gil(large(size));
@@ -380,7 +380,7 @@ void bind(py::module_& m) {
   m.def("writes", &writes);
   m.def("mark_written", [](const py::args& views) {
     for (const py::handle& each : views)
-      if (!py::isinstance<View>(each)) throw TypeError("mark_written: takes views alone");
+      if (!py::isinstance<View>(each)) throw TypeError("mark_written: takes only views");
     for (const py::handle& each : views) py::cast<const View&>(each).buffer()->mark_written();
   });
   const auto device = py::arg("device") = 0;

@@ -1,4 +1,4 @@
-// Conversion between views and NumPy arrays, by Python's buffer protocol.
+// Conversion between views and NumPy arrays, through Python's buffer protocol.
 #include <cstring>
 #include <optional>
 

@@ -1,5 +1,5 @@
-// The DLPack structures (version 1.3 and the older, unversioned form) by the published
-// specification, dmlc.github.io/dlpack. Their layouts are an ABI shared with other libraries.
+// The DLPack structures (version 1.3 and the older, unversioned form), as the specification at
+// dmlc.github.io/dlpack defines them. Their layouts are an ABI shared with other libraries.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace {
 
 void check_index(const View& index, const char* what) {
   if (index.dtype() != DType::int32 && index.dtype() != DType::int64)
-    throw TypeError(std::string(what) + ": index must be of integers, not " + name(index.dtype()));
+    throw TypeError(std::string(what) + ": index must hold integers, not " + name(index.dtype()));
 }
 
 void check_axis(const View& x, int64_t axis, const char* what) {
@@ -139,8 +139,7 @@ void check_like(const View& param, const View& other, DType expected, const char
     throw std::invalid_argument(
         std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
         " does not match the parameter's " + name(param.dtype()) + " " + param.shape().str() +
-        (expected == param.dtype() ? ""
-                                   : std::string(", which takes ") + name(expected) + " here"));
+        (expected == param.dtype() ? "" : std::string("; it must be ") + name(expected)));
 }
 
 // Runs `update` on compact memory; a strided view is updated as a copy and written back.

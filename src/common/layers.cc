@@ -33,7 +33,7 @@ void check_type(DType t, const char* what) {
 void check(bool right, const char* what, const View& x, const View& other) {
   if (!right)
     throw std::invalid_argument(std::string(what) + ": " + name(other.dtype()) + " " +
-                                other.shape().str() + " does not go with " + name(x.dtype()) + " " +
+                                other.shape().str() + " does not match " + name(x.dtype()) + " " +
                                 x.shape().str());
 }
 

@@ -40,7 +40,7 @@ GridPlan plan(const View& x, const View& grid, const Sampling& how) {
   }
   if (!fits)
     throw std::invalid_argument("grid_sample: x " + x.shape().str() + " and grid " +
-                                grid.shape().str() + " do not go together");
+                                grid.shape().str() + " do not match");
   q.channels = x.shape()[1];
   return q;
 }

@@ -143,8 +143,8 @@ struct Grouped {
     for (const View* v : vectors)
       if (v->dtype() != x.dtype() || v->ndim() != 1 || v->shape()[0] != channels)
         throw std::invalid_argument(std::string(what) + ": " + name(v->dtype()) + " " +
-                                    v->shape().str() + " does not go with " + name(x.dtype()) +
-                                    " " + x.shape().str());
+                                    v->shape().str() + " does not match " + name(x.dtype()) + " " +
+                                    x.shape().str());
   }
 
   int64_t size() const { return each * inner; }  // elements of a group
@@ -177,7 +177,7 @@ Normalized group_norm_grad(const View& grad, const View& x, const View& weight, 
   const Grouped of(what, x, {&weight}, axis, groups);
   if (grad.dtype() != x.dtype() || !(grad.shape() == x.shape()))
     throw std::invalid_argument(std::string(what) + ": " + grad.shape().str() +
-                                " does not go with x " + x.shape().str());
+                                " does not match x " + x.shape().str());
   const View g = nd::compact(grad), from = nd::compact(x), w = nd::compact(weight);
   const DType t = x.dtype();
   const Normalized out{View::empty(t, x.shape(), x.device()),

@@ -38,8 +38,8 @@ struct Keyed {
 
 constexpr int64_t kFew = 48;  // up to this many elements are inserted one by one
 
-// Writes the first k of n elements, in order, to `line`; of equal elements the earlier come first.
-// An element that is not among the best so far is only compared with the last of them.
+// Writes the first k of n elements, in order, to `line`; among equal elements the earlier come
+// first. An element that is not among the best so far is only compared with the last of them.
 template <class E>
 void insert_all(E* line, int64_t n, int64_t k) {
   for (int64_t i = 1; i < n; ++i) {

@@ -166,7 +166,7 @@ def test_resuming_what_does_not_fit(train, tmp_path):
     refused("lstm", words=[str(checkpoint), "truncated"])
     assert train("lstm", "other").returncode == 0
     os.replace(tmp_path / "other.safetensors", checkpoint)
-    refused("lstm", words=[str(checkpoint), "weights alone"])
+    refused("lstm", words=[str(checkpoint), "file of weights"])
 
 
 def test_data_that_is_not_there_is_one_line(run_app, tmp_path):

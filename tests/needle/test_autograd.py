@@ -184,7 +184,7 @@ def test_out_grad_weights_and_is_checked(device):
         y.backward(tensor([1, 2, 3], device))
     with pytest.raises(TypeError, match="float"):
         y.backward(1.0)
-    with pytest.raises(ShapeError, match="grad of shape"):
+    with pytest.raises(ShapeError, match="grad has shape"):
         x.grad = tensor([1.0], device)
     with pytest.raises(TypeError):
         x.grad = 1.0

@@ -87,8 +87,8 @@ def test_dtypes(given, result):
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: fft.fft(ndl.ones(4)), ShapeError, r"fft.fft: shape \(4,\) is not of complex"),
-        (lambda: fft.irfft(ndl.ones(4, 3)), ShapeError, "use rfft, or fft.from_real"),
+        (lambda: fft.fft(ndl.ones(4)), ShapeError, r"fft.fft: shape \(4,\) does not hold complex"),
+        (lambda: fft.irfft(ndl.ones(4, 3)), ShapeError, "convert them with fft.from_real"),
         (lambda: fft.fft(ndl.ones(2)), ShapeError, "axis -1 is out of range for 0 dimensions"),
         (lambda: fft.fft(ndl.ones(4, 2), 0), ShapeError, "n is 0"),
         (lambda: fft.irfft(ndl.ones(1, 2)), ShapeError, "n is 0"),
@@ -105,5 +105,5 @@ def test_refused(call, error, match):
 
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft"])
 def test_tracing_refuses_them_by_name(name):
-    with pytest.raises(ndl.TraceError, match=rf"fft.{name}: tracing: .* eager code alone"):
+    with pytest.raises(ndl.TraceError, match=rf"fft.{name}: tracing: .* only in eager code"):
         trace(getattr(fft, name), ndl.ones(4, 2))

@@ -307,7 +307,7 @@ def test_more_errors():
         ndl.ShapeError, match=r"^vjp: cotangent_a has shape \(3,\), expected \(2,\)"
     ):
         pull({"a": ndl.ones(3)})
-    with pytest.raises(TypeError, match=r"^jvp: primals and tangents are tuples"):
+    with pytest.raises(TypeError, match=r"^jvp: primals and tangents must be tuples"):
         func.jvp(first, x, x)
     with pytest.raises(ValueError, match=r"^jvp: tangent has 2 items, expected 1"):
         func.jvp(first, (x,), (x, x))

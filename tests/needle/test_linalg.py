@@ -289,7 +289,7 @@ BATCH = [[[2.0, 0.0], [0.0, 1.0]], ONE]
         (lambda: linalg.cholesky(-ndl.eye(2)), LinAlgError, "not positive definite"),
         (lambda: linalg.svd(ndl.full((2, 2), math.nan)), LinAlgError, "NaN"),
         (lambda: linalg.inv(ndl.ones(2, 3)), ShapeError, r"\(2, 3\) are not square.* 2 and 3"),
-        (lambda: linalg.det(ndl.ones(3)), ShapeError, r"linalg.det: shape \(3,\) is not of matri"),
+        (lambda: linalg.det(ndl.ones(3)), ShapeError, r"linalg.det: shape \(3,\) has no matrices"),
         (lambda: linalg.cholesky(ndl.ones(2, 3)), ShapeError, "linalg.cholesky.* not square"),
         (lambda: linalg.eigh(ndl.ones(2, 3)), ShapeError, "linalg.eigh.* not square"),
         (lambda: linalg.slogdet(ndl.ones(2, 3)), ShapeError, "linalg.slogdet.* not square"),
@@ -324,7 +324,7 @@ def test_refused(call, error, match):
 )
 def test_tracing_refuses_them_by_name(name):
     more = {"solve": (ndl.ones(3),), "lstsq": (ndl.ones(3),), "norm": ("nuc",)}.get(name, ())
-    with pytest.raises(ndl.TraceError, match=rf"linalg.{name}: tracing: .* eager code alone"):
+    with pytest.raises(ndl.TraceError, match=rf"linalg.{name}: tracing: .* only in eager code"):
         trace(lambda x: getattr(linalg, name)(x, *more), ndl.eye(3))
 
 

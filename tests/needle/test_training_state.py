@@ -268,7 +268,7 @@ def test_a_list_of_parts_changes_together(tmp_path):
 def test_other_files_and_parts_are_refused_by_name(tmp_path):
     path = tmp_path / "x.safetensors"
     ndl.save(path, nn.Linear(2, 1))
-    with pytest.raises(ValueError, match=r"x\.safetensors is not a checkpoint: it has weights"):
+    with pytest.raises(ValueError, match=r"x\.safetensors is not a checkpoint but a file of w"):
         ndl.Checkpoint(nn.Linear(2, 1)).load(path)
     with pytest.raises(OSError):
         ndl.Checkpoint.read(tmp_path / "none")

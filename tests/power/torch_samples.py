@@ -54,7 +54,7 @@ def judged(entry: Any, sample: Any, stage: str | None = None) -> tuple[str, str]
         reason = str(error).partition("\n")[0]
         return "random" if "draws random numbers" in reason else "refused", reason
     except Exception as error:  # whatever is raised is what is reported
-        kind = "wrong" if "not PyTorch's" in str(error) else "error"
+        kind = "wrong" if "differs from PyTorch's" in str(error) else "error"
         return kind, f"{type(error).__name__}: {error}".partition("\n")[0]
     if is_unset:
         return "right", ""

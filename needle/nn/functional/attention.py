@@ -82,8 +82,8 @@ def with_masks(
 
 
 def _added(mask: Tensor, scores: Tensor, sees: bool) -> Tensor:
-    """Return a mask as numbers to add: 0, or the lowest finite number. Finite, so that a query that
-    sees no key weights all keys equally instead of giving NaN."""
+    """Return a mask as numbers to add: 0, or the lowest finite number. An infinite number would
+    give NaN for a query that sees no key; the finite one weights all keys equally."""
     if is_floating(mask.dtype):
         return mask
     if mask.dtype != "bool":
@@ -120,7 +120,7 @@ def scaled_dot_product_attention(
     owner = "scaled_dot_product_attention"
     fraction(owner, "dropout_p", dropout_p)
     if is_causal and attn_mask is not None:
-        raise ValueError(f"{owner}: is_causal needs attn_mask None")
+        raise ValueError(f"{owner}: give attn_mask or is_causal, not both")
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 2:
             raise ShapeError(f"{owner}: {name} has shape {x.shape}, not (..., length, features)")
@@ -137,7 +137,8 @@ def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
     """Return x (..., heads, S, E) with each head repeated until there are as many as query has."""
     if query.ndim < 3 or x.ndim < 3 or query.shape[-3] % x.shape[-3]:
         raise ShapeError(
-            f"{owner}: the heads of {x.shape} must divide those of query {query.shape} (axis -3)"
+            f"{owner}: the heads of {x.shape} must divide the heads of query {query.shape} (axis "
+            "-3)"
         )
     heads, length, features = x.shape[-3:]
     times = query.shape[-3] // heads

@@ -72,7 +72,7 @@ logsoftmax = log_softmax
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Return x; if `training`, with each element set to 0 with probability `p` and divided by 1 - p
+    """Return x; if `training`, set each element to 0 with probability `p`, and divide it by 1 - p
     otherwise (Srivastava et al. 2014). Raises ValueError for a p outside [0, 1)."""
     return _dropped("dropout", x, x.shape, p, training)
 
@@ -106,8 +106,8 @@ def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
 
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
-    """Return x; if `training`, with each element set to SELU's least value with probability `p`,
-    and then scaled and shifted so that mean 0 and variance 1 are kept (Klambauer et al. 2017).
+    """Return x; if `training`, set each element to SELU's least value with probability `p`, then
+    scale and shift all elements so that mean 0 and variance 1 are kept (Klambauer et al. 2017).
     Raises ValueError for a p outside [0, 1)."""
     return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
 
@@ -199,8 +199,8 @@ def check_dense(owner: str, sparse: bool) -> None:
 
 
 def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale the rows with numbers in `index` that are too long. The weight gets new memory, because
-    earlier lookups may still need the old values for their gradients."""
+    """Scale down the rows with numbers in `index` that are longer than max_norm. The weight gets
+    new memory, because earlier lookups may still need the old values for their gradients."""
     named = np.unique(index.numpy())
     with no_grad():
         rows = ops.embedding(make_const(named, weight.device), weight)
@@ -213,7 +213,7 @@ def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: floa
 
 
 def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Return the factors (..., 1) that make no row (..., dim) longer than max_norm."""
+    """Return the factors (..., 1) that scale rows (..., dim) down to max_norm; 1 for short rows."""
     size = ops.abs(rows)
     norm = ops.summation(size**norm_type, -1, keepdims=True) ** (1 / norm_type)
     return ops.where(norm > max_norm, max_norm / (norm + 1e-7), 1.0)
@@ -245,7 +245,7 @@ def embedding_bag(
     result for an empty bag is zeros.
 
     per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
-    max_norm, norm_type and `sparse` are those of `embedding`. Raises ShapeError and ValueError for
+    max_norm, norm_type and `sparse` are as in `embedding`. Raises ShapeError and ValueError for
     arguments that do not fit.
     """
     if mode not in ("sum", "mean", "max"):
@@ -254,7 +254,8 @@ def embedding_bag(
         raise ValueError(f"embedding_bag: per_sample_weights need mode 'sum', not {mode!r}")
     if per_sample_weights is not None and per_sample_weights.shape != x.shape:
         raise ShapeError(
-            f"embedding_bag: per_sample_weights {per_sample_weights.shape} for x {x.shape}"
+            f"embedding_bag: per_sample_weights have shape {per_sample_weights.shape}, but x has "
+            f"{x.shape}"
         )
     if x.ndim != (2 if offsets is None else 1):
         form = "(bags, numbers) without offsets" if offsets is None else "(n,) with offsets"

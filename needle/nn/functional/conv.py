@@ -55,7 +55,7 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """Return x (N, in, L) convolved with weight (k, in / groups, out), plus bias (out,): (N, out,
-    length). PyTorch's weight is (out, in / groups, k). The other arguments are those of `conv2d`,
+    length). PyTorch's weight is (out, in / groups, k). The other arguments are as in `conv2d`,
     with one number each."""
     (s,), (d,) = (
         numbers("conv1d", *each, 1) for each in (("stride", stride), ("dilation", dilation))
@@ -139,7 +139,7 @@ def conv_transpose1d(
     dilation: Any = 1,
 ) -> Tensor:
     """Return the transpose of a convolution: x (N, in, L), weight (k, out / groups, in) -> (N, out,
-    length). PyTorch's weight is (in, out / groups, k). The other arguments are those of
+    length). PyTorch's weight is (in, out / groups, k). The other arguments are as in
     `conv_transpose2d`, with one number each."""
     (s,), (p,), (o,), (d,) = transposed_window(
         "conv_transpose1d", 1, stride, padding, output_padding, dilation

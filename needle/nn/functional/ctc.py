@@ -33,13 +33,13 @@ def ctc_loss(
     once repetitions are merged and the class `blank` is removed (Graves et al. 2006, with the
     forward recursion in logs).
 
-    log_probs is (steps, N, classes). targets are class numbers (N, S), of which the first
-    target_lengths (N,) count; or (sum of target_lengths,), all targets one after the other, for
-    which target_lengths must have values (raises TraceError otherwise). Without N, log_probs is
-    (steps, classes), and targets (S,). The `reduction` "mean" first divides each loss by its
-    target's length. Targets that no path spells give inf, or 0 with `zero_infinity`. The gradient
-    is the exact gradient of this function; PyTorch's is right only after a log_softmax. Raises
-    ShapeError for shapes that do not fit.
+    log_probs is (steps, N, classes). targets are class numbers (N, S); the first target_lengths
+    (N,) of each row count. targets may also be (sum of target_lengths,), all targets one after the
+    other; target_lengths must then have values (raises TraceError otherwise). Without N, log_probs
+    is (steps, classes), and targets (S,). The `reduction` "mean" first divides each loss by the
+    length of its target. Targets that no path spells give inf, or 0 with `zero_infinity`. The
+    gradient is the exact gradient of this function; PyTorch's gradient is right only after a
+    log_softmax. Raises ShapeError for shapes that do not fit.
     """
     check_reduction("ctc_loss", reduction)
     is_single = log_probs.ndim == 2
@@ -74,7 +74,7 @@ def ctc_loss(
     around = ops.reshape(ops.stack([blanks, labels], 2), (batch, 2 * size))
     around = ops.concat([around, end], 1)
     width = 2 * size + 1
-    place = ops.arange(width, device=device)
+    position = ops.arange(width, device=device)
     nothing = _NOTHING
 
     # (steps, N, width): the log-probability of each of these labels at each step.
@@ -87,7 +87,7 @@ def ctc_loss(
         skips = around[:, 2:] != around[:, :-2]
         skips = ops.where(around[:, 2:] == blank, 0, skips)
         skips = ops.pad(skips, ((0, 0), (2, 0)), False)
-    alpha = ops.where(place < 2, emitted[0], nothing)
+    alpha = ops.where(position < 2, emitted[0], nothing)
     for step in range(1, steps):
         ways = [alpha, ops.pad(alpha[:, :-1], ((0, 0), (1, 0)), _NOTHING)] if size else [alpha]
         if width > 2:
@@ -99,7 +99,7 @@ def ctc_loss(
 
     # A path ends with the last label or the blank after it.
     end = ops.reshape(lengths * 2, (batch, 1))
-    is_end = ops.where(place == end, place == end, place == end - 1)
+    is_end = ops.where(position == end, position == end, position == end - 1)
     losses = -ops.logsumexp(ops.where(is_end, alpha, nothing), 1)
     impossible = losses > -_NOTHING / 2
     losses = ops.where(impossible, 0 if zero_infinity else np.inf, losses)

@@ -68,7 +68,7 @@ def _has_kernel(device: Device) -> bool:
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
     """`grid_sample` as one kernel, for devices that have it. The op is in no registry: compiled
-    code uses the composition of other ops, and so does a gradient that is recorded."""
+    code uses the composition of other ops, and so do gradients of gradients."""
 
     mode: str
     padding_mode: str
@@ -83,7 +83,8 @@ class _GridSample(Op):
         if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[-1] != axes:
             raise ShapeError(
                 f"grid_sample: x has shape {x.shape} and the grid {grid.shape}; they must be "
-                "(N, C, H, W) and (N, rows, columns, 2), or with one more axis each and 3 for 2"
+                "(N, C, H, W) and (N, rows, columns, 2), or (N, C, D, H, W) and (N, planes, rows, "
+                "columns, 3)"
             )
         if any(same(n, 0) for n in x.shape[2:]):
             raise ShapeError(f"grid_sample: x of shape {x.shape} has no elements to read")
@@ -180,7 +181,7 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # `minimum` and `maximum` would not do: as in PyTorch, NaN becomes 0 and the gradient at a
+    # `where`, not `minimum` and `maximum`: as in PyTorch, NaN becomes 0 and the gradient at a
     # border is 0.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 

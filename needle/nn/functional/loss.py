@@ -257,7 +257,7 @@ def cross_entropy(
     sum over classes of -y * log(softmax(x)).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
-    The other arguments, and the errors, are those of `nll_loss`.
+    The other arguments, and the errors, are as in `nll_loss`.
 
     >>> round(F.cross_entropy(ndl.Tensor([[2.0, 0.0]]), ndl.Tensor([0])).item(), 4)
     0.1269
@@ -294,7 +294,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Return `cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
     linear_weight (in, C) as in `linear`, linear_bias (C,). weight, ignore_index (None: -100),
-    label_smoothing and errors are those of `cross_entropy`."""
+    label_smoothing and errors are as in `cross_entropy`."""
     check_tensors("linear_cross_entropy", x=x, linear_weight=linear_weight, y=y)
     logits = linear(x, linear_weight, linear_bias)
     ignored = -100 if ignore_index is None else ignore_index

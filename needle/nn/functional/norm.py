@@ -169,9 +169,9 @@ def batch_norm(
     """Normalize each channel of x (N, channels, ...) over all other axes; return the result times
     weight plus bias (None: 1 and 0). All vectors are (channels,) (Ioffe and Szegedy 2015).
 
-    With `training` (or without running_mean) the mean and biased variance of x normalize. The mean
-    and the unbiased variance then also update running_mean and running_var in place: running = (1 -
-    momentum) * running + momentum * batch. Otherwise running_mean and running_var normalize.
+    With `training` (or without running_mean) x is normalized by its own mean and biased variance.
+    Its mean and unbiased variance then also update running_mean and running_var in place: running =
+    (1 - momentum) * running + momentum * batch. Otherwise running_mean and running_var are used.
     Raises ShapeError if they do not fit, or for an update from a single value per channel.
     """
     if x.ndim < 2:
@@ -210,8 +210,8 @@ def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
     ShapeError for one value."""
     if count == 1:
         raise ShapeError(
-            f"{name}: there is one value per channel, which has no variance to update running_var "
-            "with; train with more values, or use eval mode"
+            f"{name}: there is one value per channel, and one value has no variance for "
+            "running_var; train with more values, or use eval mode"
         )
     return variance * (count / (count - 1))
 

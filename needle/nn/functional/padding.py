@@ -64,7 +64,7 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
 
 
 def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """Return x with elements cut off at each end with a negative width, -width elements."""
+    """Return x without the first or last -width elements of each end that has a negative width."""
     if all(low >= 0 and high >= 0 for low, high in sides):
         return x
     cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]

@@ -34,7 +34,7 @@ def max_pool1d(
     return_indices: bool = False,
 ) -> Any:
     """Return the largest element of each window: (N, C, L) -> (N, C, length). The arguments
-    are those of `max_pool2d`, with one number each."""
+    are as in `max_pool2d`, with one number each."""
     windows = _windows("max_pool1d", 1, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool1d", x, windows, ceil_mode, return_indices)
 
@@ -71,7 +71,7 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """Return the largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
-    The arguments are those of `max_pool2d`, with ints or three numbers."""
+    The arguments are as in `max_pool2d`, with ints or three numbers."""
     windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
 
@@ -84,7 +84,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """Return the mean of each window: (N, C, L) -> (N, C, length). The arguments are those of
+    """Return the mean of each window: (N, C, L) -> (N, C, length). The arguments are as in
     `avg_pool2d`, with one number each."""
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
     return _avg_pool("avg_pool1d", x, windows, ceil_mode, count_include_pad, None)
@@ -101,7 +101,7 @@ def avg_pool2d(
 ) -> Tensor:
     """Return the mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are those of `max_pool2d`. Padding counts as zeros;
+    kernel_size, stride, padding and ceil_mode are as in `max_pool2d`. Padding counts as zeros;
     if `count_include_pad` is False it does not count. `divisor_override` divides the sums, instead
     of the number of elements.
     """
@@ -119,7 +119,7 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
-    arguments are those of `avg_pool2d`, with ints or three numbers."""
+    arguments are as in `avg_pool2d`, with ints or three numbers."""
     windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
     return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
 
@@ -354,7 +354,7 @@ def lp_pool1d(
 ) -> Tensor:
     """Return sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length). If
     the sum is 0 or below, the result and its gradient are 0. kernel_size, stride and ceil_mode are
-    those of `max_pool1d`."""
+    as in `max_pool1d`."""
     return _lp_pool("lp_pool1d", x, norm_type, [kernel_size, stride], 1, ceil_mode)
 
 

@@ -23,7 +23,7 @@ from ...sizes.dims import Expression
 from ...sizes.extents import is_symbolic, same
 from .pool import AXES, averaged
 
-# The number of axes of each mode that works for one number of axes only.
+# The modes that take a fixed number of axes, and the number.
 _AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
 _NEAREST = ("nearest", "nearest-exact")
 _MODES = (*_NEAREST, "area", *_AXES_OF)
@@ -44,9 +44,9 @@ def interpolate(
     `mode` is nearest (PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear,
     trilinear (for one, two and three axes) or bicubic (for two axes, with a = -0.75: Keys 1981).
     With `align_corners` the centres of the outermost elements stay in place, otherwise their outer
-    edges. With `recompute_scale_factor` the ratio of the sizes counts, which differs from
-    scale_factor if a size was rounded down. `antialias`, for bilinear and bicubic (then with
-    a = -0.5), widens the filter when an axis shrinks.
+    edges. `recompute_scale_factor` replaces scale_factor by the ratio of the sizes, which differs
+    from scale_factor if a size was rounded down. `antialias`, for bilinear and bicubic (then with a
+    = -0.5), widens the filter when an axis shrinks.
 
     Raises ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError
     for unknown modes and sizes. A symbolic extent takes a size, or a scale_factor that is an

@@ -47,9 +47,13 @@ def attention(
         q = split_heads(node, q, node.integer("q_num_heads"))
         k, v = (split_heads(node, x, node.integer("kv_num_heads")) for x in (k, v))
     if not q.ndim == k.ndim == v.ndim == 4:
-        raise node.invalid(f"shapes {query.shape}, {key.shape} and {value.shape}")
+        raise node.invalid(
+            f"{query.shape}, {key.shape} and {value.shape} must all have 3 axes, or all 4"
+        )
     if q.shape[1] % k.shape[1]:
-        raise node.invalid(f"{q.shape[1]} heads of queries and {k.shape[1]} of keys")
+        raise node.invalid(
+            f"{k.shape[1]} heads of keys do not divide {q.shape[1]} heads of queries"
+        )
     if (past_key is None) != (past_value is None):
         raise node.invalid("past_key and past_value belong together")
     if past_key is not None and past_value is not None:
@@ -128,7 +132,7 @@ def rotary_embedding(
     angles = [cached_angles(cache, at) for cache in (cos, sin)]
     dim = node.integer("rotary_embedding_dim", 0) or x.shape[-1]
     if any(table.shape[-1] * 2 != dim for table in angles):
-        raise node.invalid(f"caches of {cos.shape} and {sin.shape} for {dim} features")
+        raise node.invalid(f"caches of {cos.shape} and {sin.shape} do not fit {dim} features")
     y = rotated(x, angles[0], angles[1], node.flag("interleaved", False))
     return join_heads(y) if flat else y
 
@@ -139,7 +143,7 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
     axis = normal_axis(node, node.integer("axis", -2), past.ndim)
     mode = node.text("mode", "linear")
     if axis == 0 or mode not in ("linear", "circular"):
-        raise node.invalid(f"axis {axis} and mode {mode!r}")
+        raise node.invalid(f"axis {axis} is 0, or mode {mode!r} is not linear or circular")
     batch, length = new.shape[0], new.shape[axis]
     begin = np.zeros(1, np.int64) if starts is None else starts
     at = ops.add(

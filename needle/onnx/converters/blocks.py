@@ -27,18 +27,18 @@ def pad(
     node: Node, data: Value, pads: Value, value: Value | None = None, axes: Value | None = None
 ) -> Tensor:
     x = tensor(data)
-    given = list(known_integers(node, pads, "pads"))
+    widths = list(known_integers(node, pads, "pads"))
     number = 0 if value is None or value.size == 0 else known_number(node, value, "the value")
     if axes is not None:
         over = normal_axes(node, known_integers(node, axes, "the axes"), x.ndim)
         count = len(over)
-        if len(given) != 2 * count:
-            raise node.invalid(f"pads has {len(given)} numbers for {count} axes")
+        if len(widths) != 2 * count:
+            raise node.invalid(f"pads has {len(widths)} numbers for {count} axes")
         full = [0] * (2 * x.ndim)
         for i, axis in enumerate(over):
-            full[axis], full[x.ndim + axis] = given[i], given[count + i]
-        given = full
-    return _pad(node, x, given, number)
+            full[axis], full[x.ndim + axis] = widths[i], widths[count + i]
+        widths = full
+    return _pad(node, x, widths, number)
 
 
 def _pad(node: Node, x: Tensor, pads: list[Any], value: Any) -> Tensor:

@@ -35,13 +35,13 @@ def linear_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
     count = len(shift) or len(labels)
     numbers = node.numbers("coefficients")
     if x.ndim != 2 or len(numbers) != count * x.shape[1]:
-        raise node.invalid(f"{len(numbers)} coefficients for {count} scores of {x.spec}")
+        raise node.invalid(f"{len(numbers)} coefficients for {count} scores of {x.spec} do not fit")
     scores = ops.matmul(x, _matrix(numbers, count))
     scores = ops.add(scores, row(shift)) if shift else scores
     if count == 1 and len(labels) == 2:
         return _sign(scores, labels), _both(node, scores, is_probable=True)
     if count != len(labels):
-        raise node.invalid(f"{count} scores for {len(labels)} labels")
+        raise node.invalid(f"{count} scores do not fit {len(labels)} labels")
     return ops.take(make_const(labels), ops.argmax(scores, 1), 0), transformed(node, scores)
 
 
@@ -82,7 +82,7 @@ def svm_regressor(node: Node, data: Value) -> Tensor:
     weighted = _kernel(node, x, count) if count else x
     numbers = node.numbers("coefficients")
     if weighted.ndim != 2 or len(numbers) != weighted.shape[1]:
-        raise node.invalid(f"{len(numbers)} coefficients for {weighted.spec}")
+        raise node.invalid(f"{len(numbers)} coefficients do not fit {weighted.spec}")
     score = ops.add(ops.matmul(weighted, _matrix(numbers, 1)), row(node.numbers("rho")[:1]))
     if node.flag("one_class", False):
         return ops.where(ops.greater(score, 0.0), row([1.0]), row([-1.0]))
@@ -93,7 +93,9 @@ def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
     """Return the kernel (rows, count) of each row with each of `count` support vectors."""
     vectors = np.array(node.numbers("support_vectors"), "float32")
     if x.ndim != 2 or len(vectors) != count * x.shape[1]:
-        raise node.invalid(f"support_vectors are {len(vectors)} numbers for {count} of {x.spec}")
+        raise node.invalid(
+            f"support_vectors are {len(vectors)} numbers, not {count} rows for {x.spec}"
+        )
     kind = node.text("kernel_type", "LINEAR")
     gamma, shift, degree = node.numbers("kernel_params", (0.0, 0.0, 0.0))[:3]
     vectors = vectors.reshape(count, -1)
@@ -119,7 +121,9 @@ def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
     labels, x = _labels(node), floats(data)
     counts = node.integers("vectors_per_class", ())
     if len(counts) != len(labels) or len(labels) < 2 or not sum(counts):
-        raise node.unsupported(f"vectors_per_class {list(counts)} for {len(labels)} labels")
+        raise node.unsupported(
+            f"vectors_per_class is {list(counts)}, but there are {len(labels)} labels"
+        )
     pairs = list(itertools.combinations(range(len(labels)), 2))
     shift = node.numbers("rho")
     if len(shift) != len(pairs):
@@ -140,7 +144,9 @@ def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
     ends = np.cumsum(counts)
     numbers = np.array(node.numbers("coefficients"), "float32")
     if len(numbers) != (len(counts) - 1) * ends[-1]:
-        raise node.invalid(f"{len(numbers)} coefficients for vectors_per_class {list(counts)}")
+        raise node.invalid(
+            f"{len(numbers)} coefficients do not fit vectors_per_class {list(counts)}"
+        )
     numbers = numbers.reshape(-1, ends[-1])
     made = np.zeros((ends[-1], len(pairs)), "float32")
     for k, (i, j) in enumerate(pairs):

@@ -111,18 +111,18 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
         bounded((k, max(0, steps)))
         axes.append(np.arange(k)[:, None] * dilation + np.arange(steps) * stride)
     bounded([n for axis in axes for n in axis.shape])
-    place = np.zeros((1, 1), np.int64)
+    positions = np.zeros((1, 1), np.int64)
     for n, axis in zip(whole, axes, strict=True):
-        place = (place[:, None, :, None] * n + axis[None, :, None, :]).reshape(
-            place.shape[0] * axis.shape[0], -1
+        positions = (positions[:, None, :, None] * n + axis[None, :, None, :]).reshape(
+            positions.shape[0] * axis.shape[0], -1
         )
-    if x.ndim != 3 or x.shape[1] % place.shape[0] or x.shape[2] != place.shape[1]:
+    if x.ndim != 3 or x.shape[1] % positions.shape[0] or x.shape[2] != positions.shape[1]:
         raise node.invalid(
-            f"an input {x.spec} does not hold blocks of {kernel} at {place.shape[1]} positions"
+            f"an input {x.spec} does not hold blocks of {kernel} at {positions.shape[1]} positions"
         )
-    channels = x.shape[1] // place.shape[0]
-    flat = ops.reshape(x, (x.shape[0], channels, place.size))
-    index = Tensor(place.reshape(-1), requires_grad=False)
+    channels = x.shape[1] // positions.shape[0]
+    flat = ops.reshape(x, (x.shape[0], channels, positions.size))
+    index = Tensor(positions.reshape(-1), requires_grad=False)
     summed = ops.segment_sum(flat, index, int(np.prod(whole)), 2)
     made = ops.reshape(summed, (x.shape[0], channels, *whole))
     return padded(made, [(-low, -high) for low, high in pads])

@@ -143,7 +143,7 @@ def power(node: Node, base: Value, exponent: Value) -> Tensor:
     x, y = tensor(base), tensor(exponent)
     if not is_floating(x.dtype) and not is_floating(y.dtype):
         given = ops.cast(y, "int64")
-        # Above 64, powers leave the range, except those of 0, 1 and -1, where only the parity
+        # Above 64, powers leave the range, except the powers of 0, 1 and -1, where only the parity
         # matters.
         far = ops.add(ops.bitwise_and(given, 1), 64)
         return integer_power(x, ops.where(ops.greater(given, 64), far, given), 7)

@@ -72,7 +72,7 @@ def loop(
     except NO_CELL as error:
         if run.is_open:
             raise node.unsupported(
-                f"the trip count {most}, which a Dim leaves open, of a body that must be unrolled "
+                f"the trip count {most}, which a Dim leaves open, for a body that must be unrolled "
                 f"({error})"
             ) from error
         made = None
@@ -263,16 +263,16 @@ class _Loop:
         names = [self._after, *[self._outputs[i] for i in self.fixed]]
         if not self._conditional:
             del names[0]
-        found = [{i: self._states[i] for i in self.fixed}]
+        iterations = [{i: self._states[i] for i in self.fixed}]
         again = True
-        while again and (self._most is None or len(found) <= self._most):
-            made = list(self._part(names, len(found) - 1, found[-1]))
+        while again and (self._most is None or len(iterations) <= self._most):
+            outputs = list(self._part(names, len(iterations) - 1, iterations[-1]))
             if self._conditional:
-                what = f"the condition after iteration {len(found)}"
-                again = bool(known_number(self._node, made.pop(0), what))
-            found.append(dict(zip(self.fixed, made, strict=True)))
+                label = f"the condition after iteration {len(iterations)}"
+                again = bool(known_number(self._node, outputs.pop(0), label))
+            iterations.append(dict(zip(self.fixed, outputs, strict=True)))
             budget.iterate()
-        return found
+        return iterations
 
     def unrolled(self) -> tuple[Any, ...]:
         """Compute the results with one copy of the body per iteration."""

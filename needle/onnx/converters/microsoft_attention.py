@@ -246,7 +246,7 @@ def _grouped(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries (B, H, L, E), keys and values (B, N, L, E) from one tensor or from three."""
     if kv_heads < 1 or heads % kv_heads:
-        raise node.invalid(f"num_heads is {heads} and kv_num_heads {kv_heads}")
+        raise node.invalid(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
     q = tensor(query)
     if key is not None and value is not None:
         return (

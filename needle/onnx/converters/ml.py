@@ -70,7 +70,9 @@ def imputer(node: Node, data: Value) -> Tensor:
     kind = "float" if is_floating(x.dtype) else "int64"
     values = node.attributes.get(f"imputed_value_{kind}s", ())
     if len(values) not in (1, x.shape[-1]):
-        raise node.invalid(f"imputed_value_{kind}s are {len(values)} for {x.spec}")
+        raise node.invalid(
+            f"imputed_value_{kind}s has {len(values)} values, which do not fit {x.spec}"
+        )
     replaced = node.attributes.get(f"replaced_value_{kind}", 0)
     found = ops.isnan(x) if math.isnan(replaced) else ops.equal(x, replaced)
     return ops.where(found, make_const(np.array(values, x.dtype)), x)
@@ -84,7 +86,9 @@ def linear_regressor(node: Node, data: Value) -> Tensor:
 def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
     numbers = node.numbers("coefficients")
     if x.ndim != 2 or len(numbers) != targets * x.shape[1]:
-        raise node.invalid(f"{len(numbers)} coefficients for {targets} results of {x.spec}")
+        raise node.invalid(
+            f"{len(numbers)} coefficients for {targets} results of {x.spec} do not fit"
+        )
     matrix = np.array(numbers, "float32").reshape(targets, x.shape[1]).T
     made = ops.matmul(x, make_const(np.ascontiguousarray(matrix)))
     shift = node.numbers("intercepts", ())
@@ -118,7 +122,9 @@ def label_encoder(node: Node, data: Value) -> Tensor:
     keys, _ = _listed(node, "keys")
     values, kind = _listed(node, "values")
     if len(keys) != len(values) or not len(keys):
-        raise node.invalid(f"{len(keys)} keys and {len(values)} values")
+        raise node.invalid(
+            f"{len(keys)} keys and {len(values)} values are not equally many, or none"
+        )
     default = {"floats": -0.0, "int64s": -1}.get(kind, 0)
     default = node.attributes.get(f"default_{kind.removesuffix('s')}", default)
     keys = np.asarray(keys).astype(x.dtype)
@@ -177,7 +183,9 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
         raise node.unsupported("n-grams of strings")
     x, mode = tensor(data), node.text("mode")
     if x.ndim not in (1, 2) or mode not in ("TF", "IDF", "TFIDF"):
-        raise node.invalid(f"an input {x.spec}, or the mode {mode!r}")
+        raise node.invalid(
+            f"an input {x.spec} has more than two axes, or the mode {mode!r} is unknown"
+        )
     places = np.array(node.integers("ngram_indexes"))
     width = int(places.max()) + 1
     rows = ops.unsqueeze(x, 0) if x.ndim == 1 else x
@@ -194,19 +202,19 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
             at += places[first : first + len(grams)].tolist()
     if counts:
         every, place = ops.concat(counts, 1), make_const(np.array(at))
-        made = ops.segment_sum(every, place, width, 1)
+        totals = ops.segment_sum(every, place, width, 1)
     else:
-        made = make_const(np.zeros((rows.shape[0], width), "float32"))
+        totals = make_const(np.zeros((rows.shape[0], width), "float32"))
     weights = node.numbers("weights", ())
     if mode == "IDF":
-        made = ops.cast(ops.greater(made, 0.0), "float32")
+        totals = ops.cast(ops.greater(totals, 0.0), "float32")
     if weights and mode != "TF":
         if len(weights) != len(places):
-            raise node.invalid(f"{len(weights)} weights for {len(places)} n-grams")
+            raise node.invalid(f"{len(weights)} weights do not fit {len(places)} n-grams")
         of_place = np.ones(width)
         of_place[places] = weights  # in the order of the n-grams
-        made = ops.multiply(made, row(of_place))
-    return ops.reshape(made, (width,)) if x.ndim == 1 else made
+        totals = ops.multiply(totals, row(of_place))
+    return ops.reshape(totals, (width,)) if x.ndim == 1 else totals
 
 
 def _grams(node: Node) -> Any:

@@ -176,21 +176,21 @@ def _taken(node: Node, x: Tensor, over: Windows, counts: list[Any]) -> np.ndarra
     """Return the number of elements that each window averages, or None if all windows are
     complete."""
     include = node.flag("count_include_pad", False)
-    made = np.ones((), np.int64)
+    sizes = np.ones((), np.int64)
     for axis, (n, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
         low, high = over.pads[axis]
         if isinstance(n, Expression) or isinstance(count, Expression):
             if include or not (low or high):
                 if not node.flag("ceil_mode", False):
-                    made = np.multiply.outer(made, np.full(1, over.kernel[axis]))
+                    sizes = np.multiply.outer(sizes, np.full(1, over.kernel[axis]))
                     continue
             raise node.unsupported("windows that are partly filled, along an axis of open size")
         first, last = (0, low + n + high) if include else (low, low + n)
         bounded((count, over.kernel[axis]))
         at = np.arange(count)[:, None] * over.strides[axis]
         at = at + np.arange(over.kernel[axis]) * over.dilations[axis]
-        made = np.multiply.outer(made, ((at >= first) & (at < last)).sum(1))
-    return None if np.all(made == prod(over.kernel)) else made
+        sizes = np.multiply.outer(sizes, ((at >= first) & (at < last)).sum(1))
+    return None if np.all(sizes == prod(over.kernel)) else sizes
 
 
 @converter("LpPool", since=2)

@@ -62,10 +62,10 @@ def dequantize_linear(
 ) -> Tensor:
     x = tensor(data)
     if x.dtype not in _STORED:
-        raise node.unsupported(f"the dtype {x.dtype} is not one of {', '.join(_STORED)}")
+        raise node.unsupported(f"the dtype {x.dtype}; it must be one of {', '.join(_STORED)}")
     dtype = node.dtype("output_dtype") if node.integer("output_dtype", 0) else dtype_of(scale)
     if zero_point is not None and _held(zero_point) != x.dtype:
-        raise node.invalid(f"a zero point of {dtype_of(zero_point)} for {x.dtype}")
+        raise node.invalid(f"the zero point is {dtype_of(zero_point)}, not {x.dtype}")
     moved = (
         x
         if zero_point is None or _is_zero(zero_point)
@@ -105,12 +105,12 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
     if block == 0:
         if len(shape) != 1 or shape[0] != x.shape[axis]:
             raise node.invalid(
-                f"a scale or zero point of shape {shape} for axis {axis} of {x.spec}"
+                f"a scale or zero point of shape {shape} does not fit axis {axis} of {x.spec}"
             )
         return tensor(value.reshape((-1, *(1,) * (x.ndim - axis - 1))))
     if block < 1 or len(shape) != x.ndim or shape[axis] != -(-x.shape[axis] // block):
         raise node.invalid(
-            f"a scale or zero point of shape {shape} for blocks of {block} of {x.spec}"
+            f"a scale or zero point of shape {shape} does not fit blocks of {block} of {x.spec}"
         )
     bounded((*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
     repeated = ops.repeat_interleave(tensor(value), block, axis)
@@ -122,7 +122,7 @@ def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tenso
     """Round float32 numbers `x`, add the `zero_point`, and saturate to `dtype`. Raises
     UnsupportedError, which names the `node`, for another dtype."""
     if dtype not in (*_SATURATED, *PACKED):
-        raise node.unsupported(f"the dtype {dtype} is none of {', '.join((*_SATURATED, *PACKED))}")
+        raise node.unsupported(f"the dtype {dtype}, none of {', '.join((*_SATURATED, *PACKED))}")
     made = ops.round(x)
     if zero_point is not None and not _is_zero(zero_point):
         made = ops.add(made, ops.cast(tensor(zero_point), "float32"))

@@ -2,7 +2,7 @@
 
 Each is a `needle.scan`, with any activations, peepholes and clipping. Sequences of different
 lengths all run for the largest number of steps. Steps after a sequence's end do not change earlier
-ones, and their outputs are masked. The last state of each sequence is read by index.
+steps, and their outputs are masked. The last state of each sequence is read by index.
 """
 
 from __future__ import annotations

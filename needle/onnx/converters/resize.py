@@ -93,8 +93,8 @@ class Method:
         return xp.maximum(xp.minimum(found, n - 1), 0).astype("int64")
 
     def taps(self, xp: Any, place: Any, n: Any, scale: float) -> list[tuple[Any, Any]]:
-        """Return the (elements, weights) of which each `place` among `n` elements is the sum, at
-        this `scale`, computed with `xp`."""
+        """Return the (elements, weights) whose sum gives each `place` among `n` elements at this
+        `scale`, computed with `xp`."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = 2 if self.mode == "cubic" else 1
         first = math.floor(-reach / shrink) + 1
@@ -170,7 +170,9 @@ def resize(
         return _resized(node, x, resized, method)
     bounds = _numbers(node, roi, "the region of interest")
     if len(bounds) != 2 * len(axes):
-        raise node.invalid(f"roi is {len(bounds)} numbers for {len(axes)} axes")
+        raise node.invalid(
+            f"roi has {len(bounds)} numbers, not {2 * len(axes)} for {len(axes)} axes"
+        )
     regions = dict(
         zip(axes, zip(bounds[: len(axes)], bounds[len(axes) :], strict=True), strict=True)
     )
@@ -204,7 +206,7 @@ def _by_scales(
     node: Node, x: Tensor, axes: Sequence[int], scales: Sequence[float]
 ) -> list[_Resized]:
     if len(scales) != len(axes):
-        raise node.invalid(f"scales are {len(scales)} numbers for {len(axes)} axes")
+        raise node.invalid(f"scales has {len(scales)} numbers, but there are {len(axes)} axes")
     return [
         _Resized(axis, _scaled(node, x.shape[axis], scale), scale)
         for axis, scale in zip(axes, scales, strict=True)
@@ -229,7 +231,7 @@ def _scaled(node: Node, n: Any, scale: float) -> Any:
 
 def _by_sizes(node: Node, x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> list[_Resized]:
     if len(sizes) != len(axes):
-        raise node.invalid(f"sizes are {len(sizes)} numbers for {len(axes)} axes")
+        raise node.invalid(f"sizes has {len(sizes)} numbers, but there are {len(axes)} axes")
     policy = _choice(node, "keep_aspect_ratio_policy") if node.opset >= 18 else "stretch"
     if policy == "stretch":
         return [_Resized(axis, m) for axis, m in zip(axes, sizes, strict=True)]
@@ -279,8 +281,8 @@ def _taps(x: Tensor, to: _Resized, how: Method) -> int:
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:
-    """Sort the axes: those that shrink first, because less work remains, and among equals the last,
-    because rows are vectors."""
+    """Sort the axes: axes that shrink come first, because less work remains; among equals the last
+    axis comes first, because rows are vectors."""
     if any(isinstance(n, Expression) for r in resized for n in (r.size, x.shape[r.axis])):
         return list(resized)
     return sorted(resized, key=lambda r: (r.size / max(x.shape[r.axis], 1), -r.axis))

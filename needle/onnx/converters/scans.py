@@ -121,7 +121,7 @@ def _scan(
     except NO_CELL as error:
         if is_symbolic(lengths):
             raise node.unsupported(
-                f"{lengths[0]} iterations, which a Dim leaves open, of a body that must be "
+                f"{lengths[0]} iterations, which a Dim leaves open, for a body that must be "
                 f"unrolled ({error}); give the axis a number"
             ) from error
         return _unrolled(node, step, states, sequences, backward)

@@ -83,7 +83,7 @@ def _place(node: Node, items: Items, position: Value, limit: int, least: int | N
     place = known_integer(node, position, "the position")
     least = -limit if least is None else least
     if not least <= place < limit:
-        raise node.invalid(f"position {place} of a sequence of {len(items.values)}")
+        raise node.invalid(f"position {place} is outside a sequence of {len(items.values)} values")
     return place if place >= 0 else place + len(items.values)
 
 
@@ -103,7 +103,7 @@ def split_to_sequence(node: Node, data: Value, sizes: Value | None = None) -> tu
     elif sizes.ndim == 0:
         each = known_integer(node, sizes, "the size of the parts")
         if each < 1:
-            raise node.invalid(f"the size of the parts is {each}")
+            raise node.invalid(f"the size of the parts is {each}; it must be 1 or more")
         parts = (each,) * (extent // each) + ((extent % each,) if extent % each else ())
     else:
         parts = known_integers(node, sizes, "the sizes of the parts")

@@ -68,7 +68,9 @@ def reshaped(node: Node, data: Value, shape: Value | None) -> tuple[Any, ...]:
         for i, n in enumerate(asked):
             if not isinstance(n, Expression) and n == 0:
                 if i >= len(before):
-                    raise node.invalid(f"the shape {asked} takes extent {i} of {before}")
+                    raise node.invalid(
+                        f"the shape {asked} has a 0 at axis {i}, which {before} does not have"
+                    )
                 asked[i] = before[i]
     return tuple(asked)
 
@@ -231,6 +233,6 @@ def range_(node: Node, start: Value, limit: Value, delta: Value) -> Value:
 def tile(node: Node, data: Value, repeats: Value) -> Tensor:
     x, times = tensor(data), known_integers(node, repeats, "the repeats")
     if len(times) != x.ndim:
-        raise node.invalid(f"{len(times)} repeats are given for {x.spec}")
+        raise node.invalid(f"{len(times)} repeats do not fit {x.spec}")
     bounded([n * m for n, m in zip(x.shape, times, strict=True)])
     return ops.tile(x, times)

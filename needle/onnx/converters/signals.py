@@ -91,7 +91,7 @@ def stft(
         raise node.unsupported(f"frames of {n} elements, {hop} apart; both must be fixed, above 0")
     check_length(node, n)
     if window is not None and tuple(window.shape) != (n,):
-        raise node.invalid(f"a window of shape {tuple(window.shape)} for frames of {n}")
+        raise node.invalid(f"a window of shape {tuple(window.shape)} does not fit frames of {n}")
     frames = (x.shape[1] - n) // hop + 1
     if isinstance(frames, int):
         bounded((x.shape[0], max(frames, 0), n))
@@ -156,7 +156,9 @@ def mel_weight_matrix(
     places = ((n + 1) * hertz // per_second).astype(np.int64)
     frequencies = n // 2 + 1
     if count < 1 or places.min() < 0 or places.max() >= frequencies:
-        raise node.invalid(f"{count} bins from {edges[0]} to {edges[1]} Hz of {frequencies}")
+        raise node.invalid(
+            f"{count} bins from {edges[0]} to {edges[1]} Hz do not fit {frequencies} frequencies"
+        )
     made = np.zeros((frequencies, count))
     for i, (begin, centre, end) in enumerate(zip(places, places[1:], places[2:], strict=False)):
         up, down = np.arange(begin, centre + 1), np.arange(centre, end)

@@ -55,14 +55,14 @@ class Trees:
 
     def depth(self, node: Node) -> int:
         """Return the largest number of decisions above a leaf. Raises ModelError, which names the
-        `node`, for a circle."""
+        `node`, for a cycle."""
         at, steps = np.unique(self.roots), 0
         while True:
             inner = at[(self.yes[at] != at) | (self.no[at] != at)]
             if not len(inner):
                 return steps
             if steps > len(self.yes):
-                raise node.invalid("the trees have a circle")
+                raise node.invalid("the trees have a cycle")
             at = np.unique(np.concatenate([self.yes[inner], self.no[inner]]))
             steps += 1
 
@@ -279,7 +279,7 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
         return _of_two(node, labels, scores, named.pop(), base)
     if base:
         if len(base) != len(labels):
-            raise node.unsupported(f"{len(base)} base_values for {len(labels)} classes")
+            raise node.unsupported(f"there are {len(base)} base_values, but {len(labels)} classes")
         scores, touched = ops.add(scores, make_const(np.array(base, x.dtype))), None
     best = scores if touched is None else ops.where(touched, scores, -np.inf)
     label = ops.take(make_const(labels), ops.argmax(best, 1), 0)

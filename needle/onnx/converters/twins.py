@@ -113,7 +113,7 @@ def where(node: Node, condition: Array, a: Array, b: Array) -> Array:
 def gather(node: Node, data: Array, indices: Array) -> Array:
     axis = normal_axis(node, node.integer("axis", 0), data.ndim)
     if indices.dtype.kind not in "iuO":
-        raise node.invalid(f"indices of dtype {indices.dtype}")
+        raise node.invalid(f"indices have dtype {indices.dtype}, not integers")
     return _like(np.take(data, indices.astype(np.int64), axis), data)
 
 

@@ -63,7 +63,7 @@ def written(
     w: Writer, node: Node, values: dict[Node, Any], users: dict[Node, list[Node | None]]
 ) -> Any:
     """Write a `node` to `w` by the rule of its op. Return its Value, or a tuple of Values. `values`
-    and `users` are those of `Site`."""
+    and `users` are as in `Site`."""
     op, rule = node.op, None if node.op is None else find(node.op)
     if op is None or rule is None:
         raise RuntimeError(f"no rule for {op}")  # such ops are refused earlier

@@ -77,7 +77,7 @@ class Writer:
 
     def array(self, values: Any, name: str = "", folds: bool = True) -> Value:
         """Return a Value of known elements (`values`). It becomes an initializer called `name` when
-        a node reads it. `folds` is that of Value."""
+        a node reads it. `folds` is as in Value."""
         return Value(name, values.dtype.name, values.shape, values, folds)
 
     def constant(self, values: Any, dtype: str) -> Value:
@@ -167,7 +167,7 @@ class Writer:
         self, op_type: str, *inputs: Value, dtype: str | None = None, **attributes: Any
     ) -> Value:
         """Write an elementwise operator `op_type`, whose `inputs` broadcast. `dtype` and
-        `attributes` are those of `node`."""
+        `attributes` are as in `node`."""
         shapes = [x.shape for x in inputs]
         known = None if None in shapes else broadcast_shapes(op_type, *shapes)  # type: ignore
         data = 1 if op_type == "Where" else 0

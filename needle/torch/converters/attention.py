@@ -130,8 +130,8 @@ def attended(
         q, k, v = (ops.reshape(x, (*heads, *x.shape[-2:])) for x in (q, k, v))
         added = None if added is None else _of_heads(added, lead)
         rows = None if rows is None else _of_heads(rows, lead)
-    made = F.scaled_dot_product_attention(q, k, v, added, is_causal=is_causal, scale=scale)
-    made = made if rows is None else ops.where(rows, made, nothing)
+    result = F.scaled_dot_product_attention(q, k, v, added, is_causal=is_causal, scale=scale)
+    result = result if rows is None else ops.where(rows, result, nothing)
     weights = None
     if shown:
         scores = ops.mul_scalar(
@@ -140,7 +140,7 @@ def attended(
         weights = ops.softmax(with_masks(scores, [added], True, is_causal))
         weights = weights if rows is None else ops.where(rows, weights, nothing)
         weights = ops.reshape(weights, (*shape[:-1], k.shape[-2])) if folded else weights
-    return ops.reshape(made, shape) if folded else made, weights
+    return ops.reshape(result, shape) if folded else result, weights
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:

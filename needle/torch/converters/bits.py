@@ -44,20 +44,20 @@ def bitwise_not(node: Node, x: Value) -> Tensor:
 def view_as_dtype(node: Node, x: Value, dtype: str) -> Tensor:
     """Reinterpret the same bytes as elements of another dtype. For a narrower or wider dtype, the
     bytes are split or joined along the last axis, lowest bytes first."""
-    found = bits_of(tensor(x))
-    have, want = (np.dtype(each).itemsize for each in (found.dtype, node.dtype))
+    pattern = bits_of(tensor(x))
+    have, want = (np.dtype(each).itemsize for each in (pattern.dtype, node.dtype))
     many, bits = max(have, want) // min(have, want), 8 * min(have, want)
     if have > want:
-        parts = [ops.right_shift(found, i * bits) for i in range(many)]
+        parts = [ops.right_shift(pattern, i * bits) for i in range(many)]
         parts = [ops.cast(part, INTEGER_OF[want]) for part in parts]
-        found = ops.reshape(ops.stack(parts, -1), node.shape)
+        pattern = ops.reshape(ops.stack(parts, -1), node.shape)
     elif have < want:
-        wide = ops.cast(ops.reshape(found, (*node.shape, many)), INTEGER_OF[want])
+        wide = ops.cast(ops.reshape(pattern, (*node.shape, many)), INTEGER_OF[want])
         parts = [ops.bitwise_and(wide[..., i], (1 << bits) - 1) for i in range(many)]
-        found = ops.left_shift(parts[0], 0)
+        pattern = ops.left_shift(parts[0], 0)
         for i, part in enumerate(parts[1:], 1):
-            found = ops.bitwise_or(found, ops.left_shift(part, i * bits))
-    return of_bits(found, node.dtype)
+            pattern = ops.bitwise_or(pattern, ops.left_shift(part, i * bits))
+    return of_bits(pattern, node.dtype)
 
 
 @converter("aten.signbit", "prims.signbit")

@@ -38,7 +38,7 @@ def sqrt(node: Node, x: Complex) -> Complex:
 
 def root(x: Complex) -> Complex:
     """Return the square root of `x` with a real part of at least 0. Its imaginary part has the sign
-    of `x`'s."""
+    of the imaginary part of `x`."""
     a, b = x.parts
     none = ops.logical_and(ops.equal(a, 0.0), ops.equal(b, 0.0))
     half = ops.mul_scalar(magnitude(x) + ops.abs(a), 0.5)

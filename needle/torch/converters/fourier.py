@@ -182,14 +182,14 @@ def istft(
     total, first = n + hop * (frames - 1), n // 2 if center else 0
     last = total - first if size is None else first + size
     sums = _summed_windows(by, n, frames, hop, x.real.dtype)
-    found = []
+    results = []
     for each in signals:
         windowed = ops.reshape(each if by is None else ops.multiply(each, by), (-1, frames, n))
         signal = ops.divide(_summed(windowed, hop)[:, first:last], sums[first:last])
         if last > total:
             signal = ops.pad(signal, ((0, 0), (0, last - total)))
-        found.append(ops.reshape(signal, (*lead, last - first)))
-    return Complex(*found) if return_complex else found[0]
+        results.append(ops.reshape(signal, (*lead, last - first)))
+    return Complex(*results) if return_complex else results[0]
 
 
 def _summed(frames: Tensor, hop: int) -> Tensor:

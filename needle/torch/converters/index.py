@@ -64,22 +64,22 @@ def embedding(
     """Return rows of a weight. The row `padding_idx` gets no gradient. With `scale_grad_by_freq`,
     the gradient of each row is divided by the number of indices that name it."""
     rows, places = tensor(weight), index_tensor(indices)
-    found = ops.take(rows, places, 0)
+    looked_up = ops.take(rows, places, 0)
     if not state.grad:
-        return found
+        return looked_up
     line = (*places.shape, *[1] * (rows.ndim - 1))
     if scale_grad_by_freq:
         ones = ops.broadcast_to(cast(1, "int64"), places.shape)
         zeros = ops.broadcast_to(cast(0, "int64"), (rows.shape[0],))
         counts = ops.take(ops.put(zeros, places, ones, 0, "add"), places, 0)
-        kept = ops.detach(found)
-        change = ops.subtract(found, kept)  # 0, or NaN
+        kept = ops.detach(looked_up)
+        change = ops.subtract(looked_up, kept)  # 0, or NaN
         share = ops.divide(change, ops.reshape(cast(counts, rows.dtype), line))
-        found = ops.where(ops.equal(change, 0), ops.add(kept, share), kept)
+        looked_up = ops.where(ops.equal(change, 0), ops.add(kept, share), kept)
     if padding_idx < 0:
-        return found
+        return looked_up
     is_padding = ops.reshape(ops.equal(places, padding_idx), line)
-    return ops.where(is_padding, ops.detach(found), found)
+    return ops.where(is_padding, ops.detach(looked_up), looked_up)
 
 
 @converter("aten.index_add")

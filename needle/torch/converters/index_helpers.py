@@ -94,7 +94,7 @@ def put_slices(node: Node, x: Value, axis: int, index: Value, source: Tensor, ho
 
 def masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Write the rows of `source` in order into `x` where a `mask` is true. The last axes of the
-    mask are those of a row and have extent 1."""
+    mask are the axes of a row and have extent 1."""
     lead = mask.ndim - (source.ndim - 1)
     flags = ops.reshape(mask, (-1,))
     last = source.shape[0] - 1

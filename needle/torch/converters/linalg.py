@@ -183,7 +183,7 @@ def matrix_exp(node: Node, x: Value) -> Tensor:
     result once per halving."""
     wider = tensor(x)
     if is_half(wider.dtype):
-        raise node.unsupported(f"of {wider.dtype}, for which PyTorch's result is often NaN")
+        raise node.unsupported(f"matrices of {wider.dtype}; PyTorch's result is often NaN")
     degree, most = _DEGREE.get(wider.dtype, 8), 24
     identity = ops.broadcast_to(ops.eye(wider.shape[-1], dtype=wider.dtype), wider.shape)
     if any(isinstance(n, int) and n == 0 for n in wider.shape):

@@ -63,18 +63,18 @@ def circular_pad(node: Node, x: Value, pad: tuple[Any, ...]) -> Tensor:
 
 
 def _bordered(x: Value, pad: tuple[Any, ...], mode: str) -> Tensor:
-    found = tensor(x)
-    sides = pairs(pad, found.ndim)
+    result = tensor(x)
+    sides = pairs(pad, result.ndim)
     count = len(pad) // 2
     if mode != "circular" and min(pad) < 0:  # cropped elements may be repeated on the other side
-        for axis, (low, high) in enumerate(sides[-count:], found.ndim - count):
-            n = found.shape[axis]
+        for axis, (low, high) in enumerate(sides[-count:], result.ndim - count):
+            n = result.shape[axis]
             at = np.arange(-low, n + high)
             at = np.clip(at, 0, n - 1) if mode == "replicate" else _reflected(at, n)
-            found = ops.take(found, Tensor(at, requires_grad=False), axis)
-        return found
-    found, sides = cropped(found, sides)
-    return border("pad", found, sides[-count:], mode)
+            result = ops.take(result, Tensor(at, requires_grad=False), axis)
+        return result
+    result, sides = cropped(result, sides)
+    return border("pad", result, sides[-count:], mode)
 
 
 def _reflected(at: np.ndarray, n: int) -> np.ndarray:

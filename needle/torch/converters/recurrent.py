@@ -70,8 +70,8 @@ def _layers(
     """Return the outputs of the last layer, and the last states of all layers."""
     if train and dropout and layers > 1:
         raise node.unsupported("dropout between layers in training: call eval() first")
-    found = wide(x)
-    found = ops.swapaxes(found, 0, 1) if batch_first else found
+    steps = wide(x)
+    steps = ops.swapaxes(steps, 0, 1) if batch_first else steps
     begin = [wide(each) for each in states]
     own = [wide(each) for each in params]
     each, directions = 2 + 2 * has_biases + projects, 1 + bidirectional
@@ -84,13 +84,13 @@ def _layers(
             biases = of_layer[2:] or [None, None]
             weights = _Weights(of_layer[0], of_layer[1], biases[0], biases[1], projection)
             backwards = number > first
-            made, *last = layer(found, [state[number] for state in begin], weights, backwards)
+            made, *last = layer(steps, [state[number] for state in begin], weights, backwards)
             outputs.append(made)
             ends.append(last)
-        found = ops.concat(outputs, -1) if bidirectional else outputs[0]
+        steps = ops.concat(outputs, -1) if bidirectional else outputs[0]
     finals = [ops.stack(list(parts), 0) for parts in zip(*ends, strict=True)]
-    found = ops.swapaxes(found, 0, 1) if batch_first else found
-    return tuple(_rounded(each, node) for each in (found, *finals))
+    steps = ops.swapaxes(steps, 0, 1) if batch_first else steps
+    return tuple(_rounded(each, node) for each in (steps, *finals))
 
 
 def _rounded(x: Tensor, node: Node) -> Tensor:

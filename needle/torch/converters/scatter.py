@@ -74,11 +74,11 @@ def scatter_reduce(
 def put_along(node: Node, x: Value, axis: int, index: Value, source: Any, how: str) -> Tensor:
     """Write elements of `source`, or a number, into `x` at the positions `index` along an `axis`.
     `how` is "set" or a reduction; errors name the `node`."""
-    found, places = line(x), line(index_tensor(index))
+    target, places = line(x), line(index_tensor(index))
     if any(same(n, 0) for n in places.shape):
         return tensor(x)
-    axis = normal_axis(node, axis, found.ndim)
-    dtype = "int32" if found.dtype == "bool" and how != "set" else found.dtype
+    axis = normal_axis(node, axis, target.ndim)
+    dtype = "int32" if target.dtype == "bool" and how != "set" else target.dtype
     elements = cast(source, dtype)
     if elements.ndim or isinstance(source, Tensor):
         elements = line(elements)
@@ -91,7 +91,7 @@ def put_along(node: Node, x: Value, axis: int, index: Value, source: Any, how: s
         **{"set": ops.scatter, "add": ops.scatter_add, "mul": ops.scatter_mul},
         **{"max": ops.scatter_max, "min": ops.scatter_min},
     }[how]
-    made = of_flags(found, how, lambda base: scatter_of(base, axis, places, elements))
+    made = of_flags(target, how, lambda base: scatter_of(base, axis, places, elements))
     return ops.reshape(made, shape_of(x))
 
 

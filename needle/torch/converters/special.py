@@ -112,7 +112,7 @@ def polynomial(node: Node, x: Any, degree: Any) -> Tensor:
     if isinstance(degree, np.ndarray) and degree.size == 1 and degree.ndim <= len(node.shape):
         degree = degree.item()
     if is_tensor(degree) and "chebyshev" not in name:
-        raise node.unsupported("a degree that is computed")
+        raise node.unsupported("a degree that only a call knows")
 
     def of(x: Tensor, *degrees: Tensor) -> Tensor:
         x = x * 2.0 - 1.0 if "shifted" in name else x

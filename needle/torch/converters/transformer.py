@@ -54,8 +54,8 @@ def _attention(
 
 
 def _seen(node: Node, mask: Value | None, kind: int | None) -> Tensor | None:
-    """Return the mask of the keys that are seen. PyTorch's mask marks the keys that are not, with
-    bools or numbers."""
+    """Return the mask of the keys that are seen. PyTorch's mask marks the keys that are not seen,
+    with bools or numbers."""
     if mask is None:
         return None
     seen = ops.logical_not(ops.cast(tensor(mask), "bool"))

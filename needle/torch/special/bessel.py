@@ -71,10 +71,10 @@ def scaled_k(order: int, x: Tensor) -> Tensor:
     def near(x: Tensor) -> Tensor:
         series = polynomial(x * x * 0.25, _K_SERIES[order])
         if order == 0:
-            found = series - (ops.log(x * 0.5) + _EULER) * _i_near(0, x)
+            result = series - (ops.log(x * 0.5) + _EULER) * _i_near(0, x)
         else:
-            found = 1.0 / x + ops.log(x * 0.5) * _i_near(1, x) - x * 0.25 * series
-        return found * ops.exp(x)
+            result = 1.0 / x + ops.log(x * 0.5) * _i_near(1, x) - x * 0.25 * series
+        return result * ops.exp(x)
 
     def far(x: Tensor) -> Tensor:
         root = ops.sqrt(x)
@@ -88,9 +88,9 @@ def scaled_k(order: int, x: Tensor) -> Tensor:
         return ops.sum(terms, axes=-1) / root
 
     inside = ops.logical_and(x > 0, x < math.inf)
-    found = either(x <= 2, ops.where(inside, x, 1.0), near, far, 1.0, 3.0)
+    result = either(x <= 2, ops.where(inside, x, 1.0), near, far, 1.0, 3.0)
     ends = ops.where(x == 0, math.inf, ops.where(x == math.inf, 0.0, math.nan))
-    return ops.where(inside, found, ends)
+    return ops.where(inside, result, ends)
 
 
 _J = (
@@ -143,17 +143,17 @@ def bessel_y(order: int, x: Tensor) -> Tensor:
     """Return the Bessel function of the second kind of `x`, of `order` 0 or 1; NaN below 0."""
 
     def near(x: Tensor) -> Tensor:
-        found = ratio(x * x, *_Y[order])
+        result = ratio(x * x, *_Y[order])
         logarithm = ops.log(x) * _j_near(order, x)
         if order:
-            return found * x + (logarithm - 1.0 / x) * (2 / math.pi)
-        return found + logarithm * (2 / math.pi)
+            return result * x + (logarithm - 1.0 / x) * (2 / math.pi)
+        return result + logarithm * (2 / math.pi)
 
-    found = either(
+    result = either(
         x <= 5, ops.where(x > 0, x, 1.0), near, lambda x: _wave(order, x, True), 1.0, 6.0
     )
     ends = ops.where(x == 0, -math.inf, math.nan)
-    return ops.where(x > 0, found, ends)
+    return ops.where(x > 0, result, ends)
 
 
 def _airy_series() -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -174,8 +174,8 @@ def airy(x: Tensor) -> Tensor:
     def exponential(x: Tensor) -> Tensor:
         root = ops.sqrt(x)
         zeta = x * root * (2 / 3)
-        found = ratio(1.0 / zeta, tables.AN, tables.AD)
-        return found * 0.5 / math.sqrt(math.pi) / (ops.sqrt(root) * ops.exp(zeta))
+        result = ratio(1.0 / zeta, tables.AN, tables.AD)
+        return result * 0.5 / math.sqrt(math.pi) / (ops.sqrt(root) * ops.exp(zeta))
 
     def wave(x: Tensor) -> Tensor:
         zeta = -x * ops.sqrt(-x) * (2 / 3)
@@ -184,8 +184,8 @@ def airy(x: Tensor) -> Tensor:
         cosine = z * ratio(square, tables.AGN, tables.AGD)
         sine = square * ratio(square, tables.AFN, tables.AFD) + 1.0
         angle = zeta + math.pi / 4
-        found = ops.sin(angle) * sine - ops.cos(angle) * cosine
-        return found / math.sqrt(math.pi) / ops.sqrt(ops.sqrt(-x))
+        result = ops.sin(angle) * sine - ops.cos(angle) * cosine
+        return result / math.sqrt(math.pi) / ops.sqrt(ops.sqrt(-x))
 
     def series(x: Tensor) -> Tensor:
         cube = x * x * x
@@ -193,7 +193,7 @@ def airy(x: Tensor) -> Tensor:
         return f * 0.355028053887817239260 - g * 0.258819403792806798405
 
     bounded = ops.clip(x, -1e200, 104.0)
-    found = either(
+    result = either(
         ops.abs(x) < 2.09,
         bounded,
         series,
@@ -201,7 +201,7 @@ def airy(x: Tensor) -> Tensor:
         0.0,
         3.0,
     )
-    return ops.where(ops.isfinite(x), ops.where(x > 103.892, 0.0, found), math.nan)
+    return ops.where(ops.isfinite(x), ops.where(x > 103.892, 0.0, result), math.nan)
 
 
 def spherical_j0(x: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def read_symbols() -> threading.Thread:
 
 
 def register_interrupts(tvm_ffi: Any) -> None:
-    """Let an interrupt in Python code that TVM calls end TVM's call with its own exception.
+    """Let TVM's calls raise an interrupt in Python code that they call as the same exception.
 
     tvm_ffi raises a RuntimeError for every kind of error that it does not know.
     """

@@ -1,8 +1,8 @@
 """Private copies of a library's bytes, under names from which the loader opens them.
 
-The loader returns a library that it has already loaded under a name, whatever has this name now, so
-no name is used twice. A copy in memory needs no disk, and leaves nothing behind if the process is
-killed. Files are for systems without files in memory or without /proc.
+If the loader has already loaded a library under a name, it returns that library even if another
+file has the name now. So no name is used twice. A copy in memory needs no disk and leaves nothing
+behind if the process is killed. Files are for systems without files in memory or without /proc.
 """
 
 from __future__ import annotations

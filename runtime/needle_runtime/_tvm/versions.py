@@ -15,13 +15,14 @@ from pathlib import Path
 TVM = "0.27.0.post1"
 FFI = "0.1.14.post1"
 
-# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned one, and those of the last
-# two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these lines.
+# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned pair, and the pairs of the
+# last two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these
+# lines.
 RUNS = {
     ("0.27.0.post1", "0.1.14.post1"),
 }
-# The first needle-runtime that runs what this version writes. A change that an older runtime would
-# not understand raises it.
+# The first needle-runtime that runs what this version writes. A change that an older runtime does
+# not understand increases it.
 NEEDS = "0.1"
 
 FFI_HINT = f"pip install apache-tvm-ffi=={FFI}"
@@ -86,9 +87,9 @@ def own_library_folders() -> list[Path]:
 def runtime_library_folder() -> Path | None:
     """Return the folder of the TVM runtime library to load; None if there is none.
 
-    It is the installed TVM's if that has the right version, so that the compiler and this package
-    share one: a second copy in the process would register everything twice. Otherwise it is the one
-    that this package carries.
+    It is the folder of the installed TVM if its version is the right one. The compiler and this
+    package then share one library: a second copy in the process would register everything twice.
+    Otherwise it is the folder that this package carries.
     """
     folders = own_library_folders()
     theirs = tvm_library_folder()
@@ -99,7 +100,7 @@ def runtime_library_folder() -> Path | None:
 
 def pair() -> dict[str, str]:
     """Return the versions of TVM's runtime and of tvm-ffi that are in use."""
-    # The runtime library of another TVM is in use if that TVM was imported before.
+    # The runtime library of another TVM is in use if that TVM was imported earlier.
     imported = installed("apache-tvm") if "tvm" in sys.modules else None
     return {
         "tvm": imported or TVM,

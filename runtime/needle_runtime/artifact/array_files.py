@@ -55,17 +55,17 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
         for name, shape, dtype in _headers(path):
             check(name, shape, dtype)
         try:
-            found = np.load(path, allow_pickle=False)
+            loaded = np.load(path, allow_pickle=False)
         except ValueError as error:  # NumPy's own message would advise unpickling
             raise ValueError("no arrays, or pickled objects, which are not read") from error
         if path.suffix == ".npy":
-            if not isinstance(found, np.ndarray):
+            if not isinstance(loaded, np.ndarray):
                 raise ValueError("it is an .npz archive")
-            return {UNNAMED: found}
-        if isinstance(found, np.ndarray):
+            return {UNNAMED: loaded}
+        if isinstance(loaded, np.ndarray):
             raise ValueError("it is a single .npy array")
-        with found:
-            return {name: found[name] for name in found.files}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
     except InputError:  # raised by `check`
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
@@ -89,7 +89,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if version != (1, 0):  # a header of up to 4 GB; NumPy writes such headers only on request
         length = file.read(4)
         if int.from_bytes(length, "little") > _LONGEST_HEADER:
-            raise ValueError(f"a header of {int.from_bytes(length, 'little')} bytes")
+            raise ValueError(f"its header has {int.from_bytes(length, 'little')} bytes")
         file = io.BytesIO(length + file.read(int.from_bytes(length, "little")))
         shape, _, dtype = format.read_array_header_2_0(file)
     else:

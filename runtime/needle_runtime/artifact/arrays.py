@@ -45,7 +45,7 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def mask_refusal(value: Any) -> str | None:
-    """Return why a value is refused if it is a masked array, or holds one in lists and tuples.
+    """Return the reason to refuse a value that is a masked array or holds one in lists and tuples.
 
     Returns None if there is no mask. This is a copy of `needle.backend_ndarray.masked`, which the
     runtime cannot import.

@@ -71,20 +71,20 @@ class Artifact:
         Raises ArtifactError if a file is missing, unexpected or differs from its recorded size or
         SHA-256, and the errors of `read_manifest`.
         """
-        found = cls.from_manifest(path, require_signature)
-        recorded = found.manifest["files"]
+        artifact = cls.from_manifest(path, require_signature)
+        recorded = artifact.manifest["files"]
         try:
-            present = {entry.name for entry in found.path.iterdir()} - {MANIFEST, SIGNATURE}
+            present = {entry.name for entry in artifact.path.iterdir()} - {MANIFEST, SIGNATURE}
         except OSError as error:
-            raise ArtifactError(f"{found.path}: cannot be read ({error})") from None
+            raise ArtifactError(f"{artifact.path}: cannot be read ({error})") from None
         for name in sorted(set(recorded) ^ present):
             state = "is missing" if name in recorded else "does not belong to this artifact"
-            raise ArtifactError(f"{found.path / name}: {state}")
+            raise ArtifactError(f"{artifact.path / name}: {state}")
         for name in recorded:
-            files.check_file(found.path, found.manifest, name, digest=name not in unread)
+            files.check_file(artifact.path, artifact.manifest, name, digest=name not in unread)
         if LIBRARY not in recorded:
-            raise ArtifactError(f"{found.path}: has no {LIBRARY}")
-        return found
+            raise ArtifactError(f"{artifact.path}: has no {LIBRARY}")
+        return artifact
 
     @classmethod
     def from_manifest(cls, path: StrPath, require_signature: StrPath | None = None) -> Artifact:
@@ -152,7 +152,7 @@ class Artifact:
 
     @property
     def obstacle(self) -> str | None:
-        """Why this machine cannot run the code, in one line, or None if it can.
+        """The reason why this machine cannot run the code, in one line; None if it can.
 
         TVM's version is checked separately, by `check_versions`.
         """

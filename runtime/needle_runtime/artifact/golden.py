@@ -52,8 +52,8 @@ def _prefix(number: int) -> str:
 def of_arrays(
     arrays: Mapping[str, Array], facts: Mapping[str, Any], inputs: int, outputs: int
 ) -> Golden:
-    """Return the example from a file's arrays and a manifest's entry. Raises ValueError unless the
-    arrays are those of as many inputs and outputs as given."""
+    """Return the example from a file's arrays and a manifest's entry. Raises ValueError unless
+    there is an array for each of the given numbers of inputs and outputs."""
     tolerances = [facts["tolerances"], *facts.get("others", ())]
     names = [
         [[f"{_prefix(number)}{kind}.{i}" for i in range(count)] for kind, count in kinds]

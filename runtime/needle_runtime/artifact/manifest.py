@@ -95,7 +95,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
 def needed_runtime(manifest: dict[str, Any]) -> str:
     """Return the first version of needle-runtime that runs an artifact, such as "0.1"."""
-    # Artifacts of 0.1.0 itself do not say.
+    # Artifacts of version 0.1.0 have no such entry.
     return str(manifest.get("requires", {}).get("needle_runtime", "0.1"))
 
 

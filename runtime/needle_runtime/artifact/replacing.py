@@ -57,8 +57,8 @@ def replaceable(target: Path, mark: str, kind: str) -> Path:
 def undisturbed(path: StrPath, read: Callable[[], _Result]) -> _Result:
     """Return `read()`, repeated if the artifact at `path` was replaced while it was being read.
 
-    An export puts a whole new folder in the old one's place. A reader that had opened one file of
-    each folder would mistake that for damage.
+    An export replaces the old folder as a whole. A reader that had opened one file of each folder
+    would mistake that for damage.
     """
     for _ in range(_RETRIES):
         before = _identity(path)

@@ -18,7 +18,7 @@ _DTYPES = {
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
-_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
+_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's limits
 
 
 def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
@@ -36,7 +36,7 @@ def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     except RecursionError:
         raise ValueError("its header is nested too deeply") from None
     if not isinstance(header, dict):
-        raise ValueError("its header is no JSON object")
+        raise ValueError("its header is not a JSON object")
     header.pop("__metadata__", None)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     spans = []
@@ -44,7 +44,7 @@ def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
         dtype, shape, (begin, end) = _checked(name, entry)
         count = math.prod(shape)
         if not begin <= end <= len(data) - start or end - begin != count * dtype.itemsize:
-            raise ValueError(f"{reprlib.repr(name)} does not lie inside of it")
+            raise ValueError(f"{reprlib.repr(name)} does not lie inside the file")
         arrays[name] = np.frombuffer(data, dtype, count, start + begin).reshape(shape)
         spans.append((begin, end))
     at = start

@@ -154,17 +154,17 @@ class Sizes:
             for axis, extent in enumerate(shape)
             if isinstance(extent, Extent)
         ]
-        found: dict[int, tuple[_Axis, int, int]] = {}
+        sources: dict[int, tuple[_Axis, int, int]] = {}
         for each in self._axes:
             line = each.extent.linear(dims)
             if line is not None:
                 number, factor, added = line
                 is_whole = (factor, added) == (1, 0)
-                if number not in found or (is_whole and found[number][1:] != (1, 0)):
-                    found[number] = each, factor, added
-        if len(found) < len(dims):
+                if number not in sources or (is_whole and sources[number][1:] != (1, 0)):
+                    sources[number] = each, factor, added
+        if len(sources) < len(dims):
             raise ValueError("dims")
-        self._first = [(dim, *found[number]) for number, dim in enumerate(dims)]
+        self._first = [(dim, *sources[number]) for number, dim in enumerate(dims)]
 
     def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """Return the size of each dim, from the inputs' shapes, which `may_be` the right ones.

@@ -53,8 +53,8 @@ def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]
 
     `dtypes` are the dtypes that its results and intermediate values are rounded to. `sums` are its
     reductions: for each, the dtype that it accumulates in and its number of terms; their errors add
-    up. The bound for a sum is that of `relative_tolerance`; rounding each value once more counts as
-    a sum of one term in its dtype. Functions of integers only get 0.
+    up. `relative_tolerance` gives the bound for a sum; rounding each value once more counts as a
+    sum of one term in its dtype. Functions of integers only get 0.
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
@@ -88,8 +88,8 @@ def estimated_tolerances(
     """Return the allowed difference between two computations of each of `outputs`, relative to its
     magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
 
-    Every weight of at least two axes counts as a layer whose sums are as long as the longest that
-    any of the weights allows.
+    Every weight of at least two axes counts as a layer. Its sums are taken to be as long as the
+    longest sum that any of the weights allows.
     """
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
@@ -105,10 +105,10 @@ def estimated_tolerances(
 class Comparison:
     """The difference between a result and the expected one.
 
-    `absolute` is the largest difference of an element, and `relative` is the same relative to the
-    scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity differs.
-    `wrong` masks the elements that are out of bounds, and `what` describes them: their number, and
-    the first one. `what` is empty if the result is right.
+    `absolute` is the largest difference of an element, and `relative` is that difference relative
+    to the scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity
+    differs. `wrong` masks the elements that are out of bounds, and `what` describes them: their
+    number, and the first one. `what` is empty if the result is right.
     """
 
     absolute: float
@@ -145,13 +145,13 @@ def compare(
     """
     expected, found = np.asarray(expected), np.asarray(found)
     kinds = [_kind(array.dtype) for array in (expected, found)]
-    what = ""
+    description = ""
     if expected.shape != found.shape:
-        what = f"shape {found.shape}, expected {expected.shape}"
+        description = f"shape {found.shape}, expected {expected.shape}"
     elif kinds[0] != kinds[1] or (same_dtype and expected.dtype != found.dtype):
-        what = f"dtype {found.dtype}, expected {expected.dtype}"
-    if what:
-        return Comparison(math.inf, math.inf, np.ones(found.shape, bool), what)
+        description = f"dtype {found.dtype}, expected {expected.dtype}"
+    if description:
+        return Comparison(math.inf, math.inf, np.ones(found.shape, bool), description)
     if scale is None:
         scale = (largest_magnitude(expected) if kinds[0] in "fc" else 0.0) or 1.0
     allowed = bound * scale
@@ -165,11 +165,11 @@ def compare(
     relative = absolute / scale if scale else math.inf if absolute else 0.0
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        what = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
-        what += f"{_text(found[at])}, expected {_text(expected[at])}"
+        description = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
+        description += f"{_text(found[at])}, expected {_text(expected[at])}"
         if kinds[0] in "fc":
-            what += f" within {np.broadcast_to(allowed, wrong.shape)[at]:.3g}"
-    return Comparison(absolute, relative, wrong, what)
+            description += f" within {np.broadcast_to(allowed, wrong.shape)[at]:.3g}"
+    return Comparison(absolute, relative, wrong, description)
 
 
 def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:

@@ -78,7 +78,7 @@ def flatten_arguments(
         by_name = "" if most == len(arguments) else " by position"
         raise InputError(f"takes {most} arguments{by_name} as compiled, was given {len(args)}")
     named = dict(kwargs)
-    found: list[Any] = []
+    arrays: list[Any] = []
     for number, argument in enumerate(arguments):
         name = argument["name"]
         if number < len(args):
@@ -89,10 +89,10 @@ def flatten_arguments(
             continue
         else:
             raise InputError(f"argument {name!r} is missing")
-        found += flatten(argument["tree"], value, repr(name))
+        arrays += flatten(argument["tree"], value, repr(name))
     if named:
         raise InputError(f"argument {next(iter(named))!r} is not one of the compiled ones")
-    return found
+    return arrays
 
 
 def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
@@ -134,7 +134,7 @@ def _field(value: Any, name: str, where: str) -> Any:
 def _is_same(value: Any, compiled: Any) -> bool:
     """Return whether a static argument is the value that the model was compiled for.
 
-    2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
+    2.0 is not 2, and 1 is not True: the results would have another dtype. NaN equals NaN.
     """
     for kind in _PLAIN:  # NumPy's float64 is a float
         if isinstance(value, kind) != isinstance(compiled, kind):

@@ -57,7 +57,7 @@ def _read(data: bytes) -> Elf:
     values = dict(entries)
 
     def place(tag: int) -> int:
-        """Return where in the file a table lies, whose address in memory the entry has."""
+        """Return the offset in the file of the table whose address in memory the entry gives."""
         return next(
             values[tag] - address + offset
             for kind, _, offset, address, _, length in segments
@@ -93,7 +93,7 @@ def _at(data: bytes, form: str, offset: int) -> _Fields:
 def _chain(
     data: bytes, form: str, offset: int, count: int
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the offset and the fields of linked entries; the last field is the way to the next."""
+    """Yield the offset and the fields of linked entries; the last field is the step to the next."""
     for _ in range(count):
         entry = _at(data, form, offset)
         yield offset, entry

@@ -22,15 +22,15 @@ RUNTIME, TVM = "libneedle_runtime.so", "libtvm_runtime.so"  # the first loads th
 SODIUM = ("libsodium.so.26", "libsodium.so.23")  # as in src/capi/signature.cc
 # The parts of glibc, which every Linux with glibc has.
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d|ld-linux-[\w-]+\.so\.\d")
-# In the folder that a user names: of a bundle or an install, and of wheels that were unpacked.
+# Below the folder that a user names: a bundle, an installation, or unpacked wheels.
 _PLACES = ("lib", "needle_runtime/lib", "tvm_ffi/lib", "tvm/lib")
-_OURS = ("libneedle_", "libtvm_")  # of one version together, so never the system's
+_OURS = ("libneedle_", "libtvm_")  # they have one version, so the system's are never used
 _RTLD_DI_LINKMAP = 2
 
 
 class Libraries:
-    """Libraries for one `machine`: those in a folder that the user names, or those of this
-    installation; then those of the system or, for another architecture, of its C++ compiler."""
+    """Libraries for one `machine`, from a folder that the user names or from this installation;
+    then from the system or, for another architecture, from its C++ compiler."""
 
     def __init__(self, machine: str, folder: Path | None) -> None:
         """`folder` has the runtime's libraries in `lib`, or in `needle_runtime/lib`, `tvm_ffi/lib`
@@ -54,8 +54,8 @@ class Libraries:
         """Return the file of the library `name`, which `user` needs.
 
         Raises TargetError if there is none."""
-        found = self.look(name)
-        if found is None:
+        file = self.look(name)
+        if file is None:
             searched = [str(each) for each in self._folders if each.is_dir()]
             if not name.startswith(_OURS):
                 searched.append("the system" if self._here else f"{self.machine}-linux-gnu-g++")
@@ -63,7 +63,7 @@ class Libraries:
                 f"{name} for {self.machine}, which {user} needs, was not found in "
                 f"{', '.join(searched) or ', '.join(map(str, self._folders))}"
             )
-        return found
+        return file
 
     def look(self, name: str) -> Path | None:
         """Return the file of the library `name`; None if there is none."""
@@ -75,29 +75,29 @@ class Libraries:
         return _of_system(name) if self._here else _of_compiler(name, self.machine)
 
     def needed(self, first: Iterable[tuple[str, elf.Elf]]) -> dict[str, Path]:
-        """Return by their names the files of the libraries that these need, and what those need.
+        """Return the files, by name, of all libraries that these need, directly or through others.
 
-        `first` has pairs of a name for errors and the needs. Raises TargetError if a library is
+        `first` has pairs: a name for errors, and the needs. Raises TargetError if a library is
         missing, is for another machine or lacks a version of a symbol that another one needs.
         """
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         needs = dict(first)
         waiting = list(needs)
         while waiting:
             user = waiting.pop(0)
             for name in needs[user].needed:
-                if name not in found and not is_libc(name):
-                    found[name] = self.find(name, user)
-                    needs[name] = self.read(found[name])
+                if name not in files and not is_libc(name):
+                    files[name] = self.find(name, user)
+                    needs[name] = self.read(files[name])
                     waiting.append(name)
-        for user, each in needs.items():
-            for name, versions in each.versions.items():
-                lacking = sorted(versions - needs[name].defined) if name in found else []
+        for user, library in needs.items():
+            for name, versions in library.versions.items():
+                lacking = sorted(versions - needs[name].defined) if name in files else []
                 if lacking:
                     raise TargetError(
-                        f"{found[name]}: has no {lacking[0]}, which {user} needs: it is too old"
+                        f"{files[name]}: has no {lacking[0]}, which {user} needs: it is too old"
                     )
-        return found
+        return files
 
     def read(self, path: Path) -> elf.Elf:
         """Return the needs of the library at `path`. Raises TargetError unless it is a library for

@@ -26,8 +26,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle has: its files with their sizes and, for libraries, the least glibc that each
-    runs with; and for a signed model, whether libsodium, which checks signatures, is in it."""
+    """The contents of a bundle: its files with their sizes, the least glibc that each library runs
+    with, and, for a signed model, whether it has libsodium, which checks signatures."""
 
     path: Path
     machine: str
@@ -75,7 +75,7 @@ def bundle(
     signed = (artifact.path / SIGNATURE).exists()
     sodium = [name for name in SODIUM if signed and libraries.look(name) is not None][:1]
     roots = elf.Elf(needs.machine, (RUNTIME, TVM, *sodium), {}, frozenset())
-    found = libraries.needed([("the bundle", roots), (f"model/{LIBRARY}", needs)])
+    files = libraries.needed([("the bundle", roots), (f"model/{LIBRARY}", needs)])
 
     target = replaceable(as_path(out, "out", ArtifactError), MARK, "a bundle")
     if target.resolve().is_relative_to(artifact.path.resolve()):
@@ -84,19 +84,19 @@ def bundle(
         with atomic.writing(target) as new:
             _copy_model(artifact, new / "model", require_signature)
             _copy_interface(libraries.prefix, new)
-            for name, file in found.items():
+            for name, file in files.items():
                 shutil.copyfile(file, new / "lib" / name)
                 (new / "lib" / name).chmod(0o755)
-            write_licences(new / "licenses", found)
+            write_licences(new / "licenses", files)
             names = [each.relative_to(new).as_posix() for each in _files(new)]
-            glibc = {f"lib/{name}": libraries.read(new / "lib" / name).glibc for name in found}
+            glibc = {f"lib/{name}": libraries.read(new / "lib" / name).glibc for name in files}
             glibc[f"model/{LIBRARY}"] = needs.glibc
             sizes = {name: (new / name).stat().st_size for name in names}
-            made = Bundle(target, needs.machine, sizes, glibc, signed, bool(sodium))
-            _write_mark(new, made)
+            result = Bundle(target, needs.machine, sizes, glibc, signed, bool(sodium))
+            _write_mark(new, result)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
-    return made
+    return result
 
 
 def _needs_of_code(artifact: Artifact) -> elf.Elf:

@@ -1,6 +1,6 @@
 """The commands for exported models, which need no compiler.
 
-`python -m needle_runtime` has these, and `python -m needle_tvm` more.
+`python -m needle_runtime` has these commands, and `python -m needle_tvm` has more.
 """
 
 from __future__ import annotations

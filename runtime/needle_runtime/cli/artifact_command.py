@@ -177,7 +177,7 @@ def _run(options: argparse.Namespace) -> int:
 def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
     """Return one array per input of the model, from files and, if asked for, random."""
     names = [spec.name for spec in artifact.main.inputs]
-    given: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for text in options.inputs:
         name, separator, rest = text.partition("=")
         named = bool(separator) and name in names
@@ -186,27 +186,29 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
             raise InputError(f"{text}: {name!r} is not an input; they are {', '.join(names)}")
         if named and path.suffix in array_files.SUFFIXES[1:]:
             raise UsageError(f"{text}: a name is for .npy files; other files name their arrays")
-        unnamed = name if named else next((n for n in names if n not in given), "")
+        unnamed = name if named else next((n for n in names if n not in by_name), "")
         arrays = array_files.read(path, _checker(path, artifact, unnamed))
         if array_files.UNNAMED in arrays:
-            left = [other for other in names if other not in given]
+            left = [other for other in names if other not in by_name]
             if not named and not left:
                 raise UsageError(f"{text}: the model takes {len(names)} arrays, all given already")
             arrays = {name if named else left[0]: arrays[array_files.UNNAMED]}
-        for found, array in arrays.items():
-            if found not in names:
-                raise InputError(f"{path}: {found!r} is not an input; they are {', '.join(names)}")
-            if found in given:
-                raise UsageError(f"{text}: input {found!r} was given before")
-            given[found] = array
-    missing = [name for name in names if name not in given]
+        for input_name, array in arrays.items():
+            if input_name not in names:
+                raise InputError(
+                    f"{path}: {input_name!r} is not an input; they are {', '.join(names)}"
+                )
+            if input_name in by_name:
+                raise UsageError(f"{text}: input {input_name!r} was given before")
+            by_name[input_name] = array
+    missing = [name for name in names if name not in by_name]
     if missing and not options.random:
         raise UsageError(f"no value for input {', '.join(missing)}: give a file, or --random")
     if options.size and not missing:
         raise UsageError("--size: sizes are for random inputs, and all inputs are given")
     sizes = dict(options.size)
     random = random_inputs(artifact, options.seed, sizes) if missing else [None] * len(names)
-    return [given.get(name, array) for name, array in zip(names, random, strict=True)]
+    return [by_name.get(name, array) for name, array in zip(names, random, strict=True)]
 
 
 def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:

@@ -31,31 +31,31 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _bundle(options: argparse.Namespace) -> int:
-    made = bundle(
+    result = bundle(
         options.path,
         options.out,
         runtime=options.runtime,
         require_signature=options.require_signature,
     )
-    library, least = made.least_glibc
+    library, least = result.least_glibc
     if options.json:
         return print_json(
             {
                 "path": str(options.out),
-                "machine": made.machine,
+                "machine": result.machine,
                 "glibc": text_of(least),
-                "signed": made.signed,
-                "sodium": made.sodium,
-                "files": made.files,
-                "size": sum(made.files.values()),
+                "signed": result.signed,
+                "sodium": result.sodium,
+                "files": result.files,
+                "size": sum(result.files.values()),
             }
         )
-    rows = [(name, _row(made, name)) for name in made.files]
-    if made.signed and not made.sodium:
+    rows = [(name, _row(result, name)) for name in result.files]
+    if result.signed and not result.sodium:
         rows.append(("signature", "cannot be checked with the bundle alone: libsodium is not here"))
     rows += [
-        ("size", f"{sum(made.files.values()):,} bytes"),
-        ("needs", f"Linux on {made.machine} with glibc {text_of(least)} or newer ({library})"),
+        ("size", f"{sum(result.files.values()):,} bytes"),
+        ("needs", f"Linux on {result.machine} with glibc {text_of(least)} or newer ({library})"),
         ("wrote", str(options.out)),
     ]
     return print_rows(rows)

@@ -1,4 +1,4 @@
-"""What the commands that read an artifact share: their options, and how they print."""
+"""The options and the printing that commands share if they read an artifact."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         try:
             descriptor = make(path)
         except FileNotFoundError:
-            # Either it was removed as abandoned before it was opened, or this is like /proc.
+            # It was removed as abandoned before it was opened, or nothing can be made here (/proc).
             if not left or not path.parent.is_dir():
                 raise
             continue
@@ -156,7 +156,7 @@ def _put(new: Path, target: Path) -> None:
 
 
 def _put_in_two_steps(new: Path, target: Path) -> None:
-    """Do as `_put` if names cannot be swapped: for a moment nothing is at `target`."""
+    """Do the work of `_put` if names cannot be swapped: for a moment nothing is at `target`."""
     aside, lock = _locked(target, lambda path: _new_folder(path, private=True))
     try:
         target.rename(aside / _OLD)

@@ -73,7 +73,7 @@ def reaped(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Killed before its input ends: otherwise it would remove the block's files.
+        # It is killed before its input ends: otherwise it would remove the block's files.
         with suppress(ProcessLookupError):
             os.killpg(reaper.pid, signal.SIGKILL)
         if reaper.stdin is not None:

@@ -2,11 +2,11 @@
 
 Benchmarks, `apps` and `tune.whole_model` time with it. Two numeric runtimes in one process slow
 each other down by orders of magnitude, because their thread pools spin against each other. So a
-contest starts one child process per contestant and takes their outputs first (nothing is timed
-before the caller has seen that the answers agree). It warms each one up, and then times short
-blocks in turn, with idle time between them so that the last block's threads sleep. A temporary
-disturbance of the machine then affects neighbouring blocks of all contestants alike, and the ratio
-of each round stays meaningful.
+contest starts one child process per contestant and collects their outputs first: nothing is timed
+before the caller has seen that the answers agree. It warms each one up, and then times short blocks
+in turn, with idle time between them so that the last block's threads sleep. A temporary disturbance
+of the machine then affects neighbouring blocks of all contestants alike, and the ratio of each
+round stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
@@ -42,7 +42,7 @@ Clock = Callable[[int], float | None]
 ClockedCalls = tuple[Callable[[], object], Callable[[], Outputs], Clock]  # or this, with a clock
 Progress = Callable[[int, int, str], None]
 
-# Idle time after a block: TVM's CPU workers spin this long before they sleep; a call on a GPU
+# Idle time after a block: TVM's CPU workers spin for this time before they sleep; a call on a GPU
 # leaves no threads that spin.
 IDLE_SECONDS = {"cpu": 0.3, "cuda": 0.03}
 

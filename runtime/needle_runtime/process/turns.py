@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 # The import registers the fork hook of `forks` before ours. Hooks before a fork run in reverse
 # order, so ours runs first. While ours waits for the end of a turn, the thread whose turn it is may
-# still enter `forks.loading`. While that of `forks` waits, no thread inside `loading` enters
+# still enter `forks.loading`. While the hook of `forks` waits, no thread inside `loading` enters
 # `compiling`.
 from needle_runtime.process import forks  # noqa: F401
 

@@ -1,8 +1,9 @@
 """The features of this machine's processor, by LLVM's names, read from the processor itself.
 
 x86 has the instruction CPUID, called by a native module; on Arm, Linux tells every process
-(getauxval). Without either, /proc/cpuinfo is read. It may be missing, and under an emulator it may
-describe another processor: one of another architecture is recognised and not used.
+(getauxval). Without either, /proc/cpuinfo is read. That file may be missing, and under an emulator
+it may describe another processor. A processor of another architecture is recognised, and its
+features are not used.
 """
 
 from __future__ import annotations

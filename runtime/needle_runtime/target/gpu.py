@@ -1,7 +1,7 @@
 """This machine's NVIDIA GPUs, as the CUDA driver describes them. This module imports neither TVM
 nor needle.
 
-`spec` and the runtime look GPUs up here. Names and numbers of attributes are those of cuda.h
+`spec` and the runtime look GPUs up here. Names and numbers of attributes are as in cuda.h
 (`CUdevice_attribute`), an ABI that only grows.
 """
 
@@ -60,7 +60,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def why_none() -> str:
-    """Return why `gpus` is empty, for an error message; "" if it is not empty."""
+    """Return the reason why `gpus` is empty, for an error message; "" if it is not empty."""
     return _found()[1]
 
 

@@ -73,7 +73,7 @@ std::vector<NamedArray> arrays_of(const needle_array* arrays, size_t count) {
     if (array.ndim < 0 || (array.ndim > 0 && array.shape == nullptr))
       throw Failure(NEEDLE_ERROR_USAGE, "'" + named.name + "': a shape without extents");
     if (needle_dtype_size(array.dtype) == 0)
-      throw Failure(NEEDLE_ERROR_USAGE, "'" + named.name + "': no needle_dtype");
+      throw Failure(NEEDLE_ERROR_USAGE, "'" + named.name + "': its dtype is not a needle_dtype");
     named.shape.assign(array.shape, array.shape + array.ndim);
     if (!needle::capi::byte_size(array.dtype, named.shape, &named.bytes) ||
         named.bytes != array.bytes)
@@ -127,8 +127,8 @@ needle_status needle_open(const char* path, const needle_options* options,
       chosen = *options;
     }
     if (chosen.threads < 0)
-      throw Failure(NEEDLE_ERROR_USAGE,
-                    "options: threads is " + std::to_string(chosen.threads) + ", not 0 or more");
+      throw Failure(NEEDLE_ERROR_USAGE, "options: threads is " + std::to_string(chosen.threads) +
+                                            ": must be 0 or more");
     opened = new needle_program{std::make_shared<needle::capi::Program>(path, chosen)};
   });
 }

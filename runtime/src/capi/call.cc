@@ -48,10 +48,10 @@ void Call::set_input(const std::string& name, const void* data, size_t bytes, co
                                           describe(spec.dtype, extents) +
                                           ", the model was compiled for " + describe(spec));
   if (!byte_size(spec.dtype, extents, &wanted) || wanted != bytes)
-    throw Failure(NEEDLE_ERROR_INPUT, "input " + quote(name) + ": " +
-                                          describe(spec.dtype, extents) + " has " +
-                                          std::to_string(wanted) + " bytes, and the memory given " +
-                                          std::to_string(bytes));
+    throw Failure(NEEDLE_ERROR_INPUT,
+                  "input " + quote(name) + ": " + describe(spec.dtype, extents) + " has " +
+                      std::to_string(wanted) + " bytes, and the memory given has " +
+                      std::to_string(bytes));
   if (data == nullptr && bytes > 0)
     throw Failure(NEEDLE_ERROR_USAGE, "input " + quote(name) + ": a null pointer");
   Input& input = inputs_[index];
@@ -76,7 +76,7 @@ void Call::set_output(const std::string& name, void* data, size_t bytes) {
     if (bytes != wanted)
       throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(name) + " is " + describe(spec) +
                                             ", which has " + std::to_string(wanted) +
-                                            " bytes, and the memory for it " +
+                                            " bytes, and the memory for it has " +
                                             std::to_string(bytes));
   }
   outputs_[index].given = data;
@@ -84,7 +84,7 @@ void Call::set_output(const std::string& name, void* data, size_t bytes) {
   prepared_ = false;
 }
 
-// Checks what depends on all inputs and outputs together, once after they have been set.
+// Checks all inputs and outputs together, once after they have been set.
 void Call::prepare() {
   const Function& main = program_->main();
   std::vector<std::vector<int64_t>> shapes;
@@ -112,7 +112,7 @@ void Call::prepare() {
       throw Failure(NEEDLE_ERROR_INPUT,
                     "output " + quote(spec.name) + " is " + describe(spec.dtype, output.shape) +
                         ", which has " + std::to_string(output.bytes) +
-                        " bytes, and the memory for it " + std::to_string(output.given_bytes));
+                        " bytes, and the memory for it has " + std::to_string(output.given_bytes));
     for (size_t j = 0; j < inputs_.size(); ++j)
       if (overlap(output.given, output.bytes, inputs_[j].given, inputs_[j].bytes))
         throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(spec.name) + " overlaps input " +

@@ -31,7 +31,7 @@ constexpr Dtype kDtypes[] = {
 };
 static_assert(std::size(kDtypes) == NEEDLE_FLOAT64 + 1);
 
-// The dtype with a name, which `name` says where to look for; none if there is none.
+// The dtype whose name, in the field `name` of its row, is `text`; none if there is none.
 inline std::optional<needle_dtype> find_dtype(const char* Dtype::* name, const std::string& text) {
   for (size_t i = 0; i < std::size(kDtypes); ++i)
     if (text == kDtypes[i].*name) return static_cast<needle_dtype>(i);

@@ -36,7 +36,7 @@ Bytes read_file(const std::string& path);
 // Writes a file as a whole or not at all. Raises a Failure (FILE).
 void write_file(const std::string& path, const Bytes& bytes);
 
-// The reason of the last system call's failure.
+// The reason why the last system call failed.
 std::string system_reason();
 
 }  // namespace needle::capi

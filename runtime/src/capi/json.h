@@ -1,4 +1,4 @@
-// Access to JSON that tvm_ffi parses. A part that is missing or of another type throws
+// Access to JSON that tvm_ffi parses. If a part is missing or of another type, the functions throw
 // std::invalid_argument with its name.
 #pragma once
 

@@ -71,8 +71,8 @@ class MemoryCopy : public Copy {
       reason = "memory (" + system_reason() + ")";
       return;
     }
-    // The loader returns a library that it has loaded under a name before, and numbers of
-    // descriptors are used again. So each name is written in another way: both parts mean /.
+    // If the loader has loaded a library under a name before, it returns that library, and numbers
+    // of descriptors are used again. So each name is written differently: both parts mean /.
     std::string path = "/proc/self";
     for (int i = 0; i < 64; ++i) path += (bits >> i & 1) != 0 ? "/./" : "//";
     path += "fd/" + std::to_string(descriptor_);

@@ -186,7 +186,7 @@ std::pair<int, int> minor_version(const std::string& version) {
 
 void check_versions(const std::string& path, const json::Object& manifest) {
   const auto required = json::get<json::Object>(manifest, "requires", json::Object());
-  // Artifacts of 0.1.0 itself do not say.
+  // Artifacts of version 0.1.0 have no such entry.
   const std::string needed = json::get<json::ffi::String>(required, "needle_runtime", "0.1");
   if (minor_version(NEEDLE_VERSION) < minor_version(needed))
     throw Failure(NEEDLE_ERROR_ARTIFACT,

@@ -39,7 +39,7 @@ struct Manifest {
   Function main;
   std::string kind, mcpu;
   std::vector<std::string> features;
-  int threads = 0;  // that the code was scheduled for; 0 if it does not say
+  int threads = 0;  // for which the code was scheduled; 0 if unknown
 };
 
 // Reads the manifest of the artifact in a folder and checks the signature (if `public_key` is not

@@ -86,7 +86,7 @@ const ArraySpec* Program::specs(needle_kind kind, size_t* count) const {
       *count = states;
       return main().inputs.data() + main().inputs.size() - states;
   }
-  throw Failure(NEEDLE_ERROR_USAGE, "no needle_kind: " + std::to_string(kind));
+  throw Failure(NEEDLE_ERROR_USAGE, std::to_string(kind) + " is not a needle_kind");
 }
 
 const ArraySpec& Program::spec(needle_kind kind, const std::string& name, size_t* index) const {
@@ -184,7 +184,8 @@ void Program::copy_state(const std::string& name, void* data, size_t bytes) cons
   byte_size(found.dtype, found.described, &wanted);
   if (bytes != wanted)
     throw Failure(NEEDLE_ERROR_INPUT, quote(name) + " has " + std::to_string(wanted) +
-                                          " bytes, and the memory for it " + std::to_string(bytes));
+                                          " bytes, and the memory for it has " +
+                                          std::to_string(bytes));
   const std::lock_guard<std::mutex> lock(state_mutex_);
   if (index >= state_.size()) throw Failure(NEEDLE_ERROR_WEIGHTS, "this artifact carries no state");
   copy_bytes(data, data_of(state_[index]), bytes);

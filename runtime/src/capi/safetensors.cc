@@ -13,7 +13,8 @@ namespace needle::capi {
 
 namespace {
 
-constexpr size_t kHead = 8, kLargestHeader = 100 << 20;  // bytes; the second is the format's own
+// In bytes; the second is the format's own limit.
+constexpr size_t kHead = 8, kLargestHeader = 100 << 20;
 
 std::string escaped(const std::string& name) {
   static const char digits[] = "0123456789abcdef";

@@ -1,4 +1,4 @@
-// Ed25519 signatures (RFC 8032), by libsodium, which is loaded only to check one.
+// Ed25519 signatures (RFC 8032). libsodium checks them; it is loaded only for that.
 #pragma once
 
 #include <string>

@@ -112,7 +112,7 @@ class ExtentParser {
 Extent::Extent(int64_t number) : steps_{{'n', number}} {}
 
 Extent::Extent(const std::string& text, const std::vector<Dim>& dims) : text_(text) {
-  if (text.size() > kLongest) throw std::invalid_argument("an extent of too many characters");
+  if (text.size() > kLongest) throw std::invalid_argument("an extent has too many characters");
   ExtentParser(text, dims, this).parse();
   if (std::none_of(steps_.begin(), steps_.end(), [](const Step& s) { return s.kind == 'd'; }))
     throw std::invalid_argument("extent " + quote(text));

@@ -30,7 +30,7 @@ class Extent {
   bool is_open() const { return !text_.empty(); }
   // The value for these sizes of the dims. Throws std::overflow_error.
   int64_t at(const std::vector<int64_t>& sizes) const;
-  // factor * dim + added, with a factor above 0, if the extent is that at every size.
+  // factor * dim + added, with a factor above 0, if the extent has this value at every size.
   std::optional<Line> linear(const std::vector<Dim>& dims) const;
   const std::string& text() const { return text_; }
 

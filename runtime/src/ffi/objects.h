@@ -1,4 +1,5 @@
-// tvm_ffi's objects by its C interface: references, arguments, and tensors over foreign memory.
+// tvm_ffi's objects, through its C interface: references, arguments, and tensors over foreign
+// memory.
 #pragma once
 
 #include <tvm/ffi/c_api.h>

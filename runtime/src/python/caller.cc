@@ -485,10 +485,10 @@ void add_axes(Caller* self, const py::tuple& axes) {
     const auto [number, axis, dim, factor, added] =
         each.cast<std::tuple<size_t, size_t, size_t, int64_t, int64_t>>();
     if (number >= self->inputs->size() || dim >= self->dims->size() || factor < 1)
-      throw py::value_error("axes: an input or a dim that is not there");
+      throw py::value_error("axes: there is no such input or dim");
     Input& input = (*self->inputs)[number];
     if (axis >= static_cast<size_t>(input.window->tensor.ndim))
-      throw py::value_error("axes: an axis that is not there");
+      throw py::value_error("axes: there is no such axis");
     input.axes.push_back({axis, dim, factor, added});
   }
 }
@@ -539,7 +539,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
         if (extent < 0 || __builtin_mul_overflow(input.bytes, extent, &input.bytes))
           throw py::value_error("inputs: a shape of more than 2^63 - 1 bytes");
       if (alignment == 0 || kAlignment % alignment != 0)
-        throw py::value_error("inputs: an alignment that does not divide 64");
+        throw py::value_error("inputs: an alignment must divide 64");
       input.alignment = alignment;
       input.written =
           self->inputs->size() + written >= static_cast<size_t>(PyTuple_GET_SIZE(inputs));
@@ -555,8 +555,7 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
     if (over != nullptr)
       for (const py::handle each : py::reinterpret_borrow<py::tuple>(over)) {
         const auto number = each.cast<size_t>();
-        if (number >= self->inputs->size())
-          throw py::value_error("over: an input that is not there");
+        if (number >= self->inputs->size()) throw py::value_error("over: there is no such input");
         (*self->inputs)[number].written = self->over = true;
       }
     if (dims != nullptr) add_dims(self, py::reinterpret_borrow<py::tuple>(dims));

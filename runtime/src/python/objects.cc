@@ -149,7 +149,7 @@ py::object result_of(ffi::Any value) {
 py::object call(const Object& self, const py::args& args) {
   const auto function = self.value.as<ffi::Function>();
   if (!function.has_value())
-    throw py::type_error("a " + self.value.GetTypeKey() + " is no function");
+    throw py::type_error("a " + self.value.GetTypeKey() + " is not a function");
   std::vector<ffi::Any> kept;
   std::vector<ffi::AnyView> arguments;
   for (const py::handle each : args) kept.push_back(argument_of(each));
@@ -164,7 +164,8 @@ py::object call(const Object& self, const py::args& args) {
 
 Object member(const Object& self, const std::string& name) {
   const auto module = self.value.as<ffi::Module>();
-  if (!module.has_value()) throw py::type_error("a " + self.value.GetTypeKey() + " is no module");
+  if (!module.has_value())
+    throw py::type_error("a " + self.value.GetTypeKey() + " is not a module");
   const auto found = (*module)->GetFunction(name, false);
   if (!found.has_value()) throw py::attribute_error("the module has no function " + name);
   return {*found};

@@ -41,8 +41,8 @@ constexpr nanoseconds kPatience(30'000);
 constexpr nanoseconds kJoin(3'000);
 constexpr nanoseconds kWaking(60'000);  // a thread that sleeps, on a machine that is not busy
 // A team that takes this much longer than its caller alone has probably waited for a thread, if the
-// core of this thread was taken meanwhile. The caller then works alone for a while, which is longer
-// each time that it happens again.
+// core of this thread was taken meanwhile. The caller then works alone for a while, and longer each
+// time that this happens again.
 constexpr nanoseconds kDelay(50'000);
 constexpr nanoseconds kShortest(250'000), kLongest(8'000'000);
 constexpr int kOften = 16;  // multiple of the last while, between two delays

@@ -122,8 +122,9 @@ cudaError_t touch(const void* pointer, CUstream_st* s, int device) {
   if (a->stream != nullptr && a->stream != s) {
     auto known = s->done.find(a->stream);
     if (known == s->done.end() || known->second < a->tick)
-      return complain(cudaErrorIllegalAddress,
-                      "memory is used on a stream that has not waited for another's work on it");
+      return complain(
+          cudaErrorIllegalAddress,
+          "memory is used on a stream that has not waited for the work of another stream on it");
   }
   a->stream = s;
   a->tick = s->ticks + 1;

@@ -68,7 +68,7 @@ def test_mnist_files_that_are_not_right(mnist, tmp_path):
         (b"", "not an idx file"),
         (b"\x89PNG\r\n\x1a\n" + good, "not an idx file"),
         (good[:9], "truncated in the header"),
-        (good[:-1], "truncated: 225 bytes, 226 for shape (7, 5, 6)"),
+        (good[:-1], "truncated: 225 bytes, but shape (7, 5, 6) needs 226"),
         (good + b"\0", "too long"),
         (idx(labels), "1 axes"),
         (b"\0\0\x0d\x03" + good[4:], "type 13"),

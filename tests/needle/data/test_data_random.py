@@ -179,7 +179,7 @@ def test_a_loader_goes_on_where_another_stopped(workers, seed):
 def test_positions_that_do_not_fit():
     loader = DataLoader(NDArrayDataset(np.arange(10)), 5, seed=1)
     for bad in ({}, {"epoch": 1, "pass": {"seed": 3}}, {"epoch": "x", "pass": None}):
-        with pytest.raises(ValueError, match="state of a loader"):
+        with pytest.raises(ValueError, match="the state is not a loader's"):
             loader.load_state_dict(bad)
     with pytest.raises(ValueError, match="3 batches"):
         loader.load_state_dict({"epoch": 1, "pass": {"seed": [1, 0], "batches": 3}})

@@ -184,7 +184,7 @@ def ones(*shape):
     ("make", "error", "what"),
     [
         (lambda: nn.ELU("1"), TypeError, "ELU: alpha '1' is a str"),
-        (lambda: nn.CELU(0), ValueError, "CELU: alpha 0"),
+        (lambda: nn.CELU(0), ValueError, "CELU: alpha is 0"),
         (lambda: nn.GELU("sigmoid"), ValueError, "GELU: approximate 'sigmoid'"),
         (lambda: nn.Hardtanh(1, 1), ValueError, "Hardtanh: min_val 1 is not below"),
         (lambda: nn.PReLU(3)(ones(2, 4)), ValueError, r"prelu: weight of shape \(3,\)"),
@@ -221,7 +221,7 @@ def ones(*shape):
         (lambda: nn.RotaryEmbedding(3), ValueError, "RotaryEmbedding: dim 3 is not even"),
         (lambda: nn.SinusoidalEncoding(4)(ones(3, 2, 5)), ShapeError, "SinusoidalEncoding: x"),
         (lambda: F.scaled_dot_product_attention(*[ones(3, 4)] * 3, ones(3, 3), is_causal=True),
-         ValueError, "is_causal needs attn_mask None"),
+         ValueError, "give attn_mask or is_causal, not both"),
         (lambda: nn.MSELoss(ones(3)), TypeError, "give weights by name"),
         (lambda: nn.NLLLoss(weight=[1.0]), TypeError, "NLLLoss: weight is a list"),
         (lambda: nn.CrossEntropyLoss(weight=ones(3))(ones(2, 4), ndl.Tensor([0, 1])), ShapeError,

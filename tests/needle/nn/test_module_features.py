@@ -79,10 +79,10 @@ def test_buffers_move_and_are_saved_unless_they_are_not_persistent():
     layer.later = tensor(1)
     assert "later" in layer.state_dict()
     for make, what in (
-        (lambda: layer.register_buffer("kept", tensor(1)), "has a 'kept' already"),
+        (lambda: layer.register_buffer("kept", tensor(1)), "already has 'kept'"),
         (lambda: layer.register_buffer("a.b", tensor(1)), "'a.b'"),
         (lambda: layer.register_buffer("_x", tensor(1)), "begins with '_'"),
-        (lambda: layer.add_module("forward", nn.ReLU()), "has a 'forward' already"),
+        (lambda: layer.add_module("forward", nn.ReLU()), "already has 'forward'"),
     ):
         with pytest.raises(ValueError, match=what):
             make()

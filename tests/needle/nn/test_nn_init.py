@@ -180,7 +180,7 @@ def test_a_bias_of_pytorchs_shape_stays_as_it_is():
         (
             lambda: init.kaiming_normal_(nn.Linear(3, 4).bias),
             ValueError,
-            r"shape \(4,\) \(PyTorch's of \(1, 4\) here\)",
+            r"shape \(4,\) \(PyTorch's shape of \(1, 4\) here\)",
         ),
         (
             lambda: init.kaiming_uniform_(ndl.ones(2, 2), mode="in"),

@@ -43,7 +43,7 @@ def test_one_value_per_channel_has_no_variance_to_track():
 
 
 def test_a_nonlinearity_in_the_place_of_bias_is_refused():
-    with pytest.raises(TypeError, match="'relu'; give nonlinearity by name"):
+    with pytest.raises(TypeError, match="'relu', not a bool; give nonlinearity by name"):
         nn.RNN(3, 4, 2, "relu")
 
 

@@ -91,7 +91,9 @@ def test_if_of_other_shapes_needs_a_known_condition() -> None:
     same(_choice("Transpose"), "y", {"x": X}, c=np.array(False))
     same(_choice("Transpose"), "y", {"x": X, "c": np.array(False)})  # an eager call knows it
     model = model_of(_choice("Transpose"), {"x": X, "c": np.array(True)}, ["y"])
-    with pytest.raises(UnsupportedError, match=r"If\): the condition depends .*\(4, 3\).*\(3, 4\)"):
+    with pytest.raises(
+        UnsupportedError, match=r"If\): .*the condition depends .*\(4, 3\).*\(3, 4\)"
+    ):
         traced(model, X, np.array(True))
 
 
@@ -148,7 +150,9 @@ def test_loops_count_and_stop() -> None:
 def test_loops_that_cannot_be_unrolled_are_named() -> None:
     inputs = {"x": X, "w": X[0], "most": np.array(3)}
     model = model_of([node("Loop", "most - x", "y all", body=_loop())], inputs, ["y"])
-    with pytest.raises(UnsupportedError, match=r"Loop\): the trip count depends on values.*fixed="):
+    with pytest.raises(
+        UnsupportedError, match=r"Loop\): .*the trip count depends on values.*fixed="
+    ):
         traced(model, *inputs.values())
     nodes = [number("zero", [0]), node("Loop", "most - x", "y", body=_sized())]
     model = model_of(nodes, {"x": X[0, 0], "most": np.array(3)}, ["y"])
@@ -214,7 +218,9 @@ def test_iterations_of_loops_in_loops_count_in_all() -> None:
     )  # fmt: skip
     nodes = [number("zero", [0]), number("few", 50), number("most", 90)]
     model = model_of([*nodes, node("Loop", "most - x", "y", body=outer)], {"x": X[0, 0]}, ["y"])
-    with pytest.raises(UnsupportedError, match=r"Loop\): 90 iterations of \d\d\d operations"):
+    with pytest.raises(
+        UnsupportedError, match=r"Loop\): not supported: 90 iterations of \d\d\d operations"
+    ):
         trace(needle.onnx.load(model), ndl.Tensor(X[0, 0]))
 
 

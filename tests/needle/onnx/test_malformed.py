@@ -66,7 +66,7 @@ def test_weights_that_do_not_fit_their_shape():
     raises(proto, ModelError, r"tensor 'w', \[1000000000000, 6\], is damaged")
     proto = dense()
     proto.graph.initializer.append(proto.graph.initializer[0])
-    raises(proto, ModelError, "two initialisers.*'w'")
+    raises(proto, ModelError, "initialiser 'w' occurs twice")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_dtypes_and_kinds_that_needle_has_not():
     raises(proto, UnsupportedError, "'x' is a sequence, not a tensor")
     cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)
     module = needle.onnx.load(model([cast], [("x", 1, [2])], [("y", 17, [2])], {}))
-    with pytest.raises(UnsupportedError, match=r"'Cast_0'.*float8e4m3fn is not one of needle's"):
+    with pytest.raises(UnsupportedError, match=r"'Cast_0'.*not supported: the dtype float8e4m3fn"):
         module(np.ones(2, "float32"))
 
 
@@ -149,4 +149,4 @@ def _with(version):
 def test_strings_among_the_weights():
     proto = dense()
     proto.graph.initializer.append(numpy_helper.from_array(np.array(["a"], object), "t"))
-    raises(proto, UnsupportedError, "tensor 't': strings")
+    raises(proto, UnsupportedError, "tensor 't': tensors of strings")

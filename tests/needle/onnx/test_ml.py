@@ -358,7 +358,7 @@ def test_faults_are_named():
     attributes = _forest(np.random.default_rng(0), ("BRANCH_LEQ",), 1)
     attributes["nodes_truenodeids"][2] = 1  # back to where it comes from
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])
-    with pytest.raises(ModelError, match="circle"):
+    with pytest.raises(ModelError, match="cycle"):
         by_needle(model, (x,))
     attributes = _forest(np.random.default_rng(0), ("BRANCH_LEQ",), 1)
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])

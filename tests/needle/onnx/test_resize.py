@@ -169,7 +169,7 @@ def test_open_sizes():
 def test_faults_are_named():
     x = np.ones((1, 1, 4, 4), "float32")
     for inputs, attributes, error, match in (
-        ((x, None, np.ones(3, "float32")), {}, ModelError, "3 numbers for 4 axes"),
+        ((x, None, np.ones(3, "float32")), {}, ModelError, "3 numbers, but there are 4 axes"),
         ((x, None, np.array([1, 1, 0, 1], "float32")), {}, ModelError, "scale 0"),
         ((x, None, np.ones(4, "float32")), {"mode": "area"}, ModelError, "mode 'area'"),
     ):

@@ -146,7 +146,9 @@ def test_a_loop_over_a_sequence():
 def test_a_loop_counted_by_an_input(trips):
     nodes = loop_nodes("n", "-")
     model = alike(nodes, {"x": X, "n": np.array(trips)}, ["y", "last"], fixed=["n"])
-    with pytest.raises(UnsupportedError, match=r"Loop\): the trip count depends on values.*fixed="):
+    with pytest.raises(
+        UnsupportedError, match=r"Loop\): .*the trip count depends on values.*fixed="
+    ):
         trace(needle.onnx.load(model), ndl.Tensor(X), ndl.Tensor(np.array(trips)))
 
 
@@ -181,7 +183,7 @@ def test_a_branch_gives_a_sequence(taken):
     ]
     inputs = {"x": X, "c": np.array(taken)}
     model = alike(nodes, inputs, ["y"], fixed=["c"])
-    with pytest.raises(UnsupportedError, match=r"If\): the condition depends on values"):
+    with pytest.raises(UnsupportedError, match=r"If\): .*the condition depends on values"):
         trace(needle.onnx.load(model), *map(ndl.Tensor, inputs.values()))
     del nodes[1].attribute[:]
     equal = [node("SequenceConstruct", "z", "q")], [node("SequenceConstruct", "x", "q")]

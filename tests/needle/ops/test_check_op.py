@@ -194,7 +194,7 @@ def test_an_integer_result_wrong_at_the_extremes_is_found(planted, right, wrong)
         ({"dtypes": None}, TypeError, "dtypes=None is not a list"),
         ({"dtypes": "float32"}, TypeError, "dtypes='float32' is not a list"),
         ({"dtypes": []}, ValueError, r"dtypes=\[\] is empty"),
-        ({"devices": ["cpu"]}, TypeError, "device 'cpu' is not one as"),
+        ({"devices": ["cpu"]}, TypeError, "device 'cpu' is not a Device"),
         ({"devices": 1}, TypeError, "devices=1 is not a list"),
         ({"op_class": None}, TypeError, "None is not a class of ops"),
         ({"op_class": Cube}, TypeError, "Cube.* is not a class of ops with"),

@@ -88,7 +88,7 @@ def test_norm_is_a_method():
         ("bmm", [(1, 3, 4), (2, 4, 6)], (), r"not \(batch, n, m\) and \(batch, m, p\)"),
         ("tensordot", [(2, 3), (2, 3)], (1,), "have extents 3 and 2"),
         ("tensordot", [(2, 3), (2, 3)], (3,), "do not both have 3 axes"),
-        ("tensordot", [(2, 3), (2, 3)], (([0], [0, 1]),), "1 axes of a cannot meet 2"),
+        ("tensordot", [(2, 3), (2, 3)], (([0], [0, 1]),), "1 axes of a do not pair with 2"),
         ("tensordot", [(2, 3), (2, 3)], (([0], [2]),), "out of range"),
         ("dot", [(2, 3), (2, 3)], (), "do not match"),
         ("dot", [(3,), (1,)], (), r"\(3,\) and \(1,\) differ in extent"),

@@ -117,5 +117,5 @@ def test_a_mark_without_a_largest_size():
 
 
 def test_other_nesting():
-    with pytest.raises(DimError, match=r"dims\['x'\].*: must be nested as the argument is"):
+    with pytest.raises(DimError, match=r"dims\['x'\].*: must be nested like the argument"):
         shapes({"x": [{0: N}]}, [X, Y])

@@ -200,7 +200,7 @@ def test_a_converters_result_of_another_shape_is_refused(monkeypatch):
         "find",
         lambda name, find=registry.find: planted if name.startswith("aten.relu.") else find(name),
     )
-    with pytest.raises(UnsupportedError, match=r"float32\[\] in needle, and float32\[2, 5\]"):
+    with pytest.raises(UnsupportedError, match=r"float32\[\] in needle, but float32\[2, 5\]"):
         needle.torch.load(mlp(), torch.randn(2, 6))
 
 

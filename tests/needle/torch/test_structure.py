@@ -51,7 +51,7 @@ def test_a_language_model_as_it_is():
     close(loaded(ids, mask)["logits"], wanted.logits)
     with pytest.raises(TypeError, match="'attention_mask' is missing"):
         loaded(ids)
-    with pytest.raises(TypeError, match="output_hidden_states is False, and was True"):
+    with pytest.raises(TypeError, match="output_hidden_states is False, but was True"):
         loaded(ids, mask, output_hidden_states=False)
     with pytest.raises(TypeError, match="2 arguments by position"):
         loaded(ids, mask, True)
@@ -89,7 +89,7 @@ def test_arguments_that_are_no_tensors_are_fixed():
     close(found["y"], 4 * x)
     assert found["mode"] == "scale" and found["none"][:2] == [None, 3.5]
     close(loaded(array, shift=array)["y"], 4 * x)
-    with pytest.raises(TypeError, match="factor is 4, and was 3"):
+    with pytest.raises(TypeError, match="factor is 4, but was 3"):
         loaded(array, 4, shift=array)
     with pytest.raises(ModelError, match=r"TypeError.*'sift'"):
         needle.torch.load(Scaled().eval(), x, kwargs={"sift": x})
@@ -154,7 +154,7 @@ def test_a_layer_of_a_cache_that_holds_nothing():
     close(found[1]["values"], wanted)
     other = arrays(cache)
     other.layers[0].keys = x.numpy()
-    with pytest.raises(TypeError, match=r"layers'\]\[0\]\['keys'\] is a ndarray, and was None"):
+    with pytest.raises(TypeError, match=r"layers'\]\[0\]\['keys'\] is a ndarray, but was None"):
         loaded((x.numpy(), other))
 
 

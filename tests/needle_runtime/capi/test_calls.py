@@ -297,8 +297,8 @@ def test_wrong_amounts_of_memory_are_refused(mlp):
         call.result("output.0")
     (kept,) = call.on(x)
     for array, match in [
-        (x[:3], r"float32\(4, 16\) has 256 bytes, and the memory given 192"),
-        (np.zeros((5, 16), np.float32), "and the memory given 320"),
+        (x[:3], r"float32\(4, 16\) has 256 bytes, and the memory given has 192"),
+        (np.zeros((5, 16), np.float32), "and the memory given has 320"),
     ]:
         with pytest.raises(Failed, match=match):
             call.input("x", array, None)

@@ -232,7 +232,7 @@ def test_the_order_of_equals_is_left_open():
         return values, places, x.gather(1, places), ordered, order, x.kthvalue(3, 1)
 
     model = Applied(function).eval()
-    with pytest.warns(UserWarning, match="topk.*: of equal elements needle selects others"):
+    with pytest.warns(UserWarning, match="topk.*: among equal elements, needle and PyTorch"):
         compiled = needle_tvm.compile_torch(model, x)
     values, _, gathered, ordered, order, _ = compiled(x)
     assert np.array_equal(values.numpy(), gathered.numpy())

@@ -1,8 +1,9 @@
 """Place the boxes of a graph: in layers, from top to bottom, with few crossings.
 
-After Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System
-Structures", IEEE SMC 11(2), 1981: a box stands below all boxes that it reads; an edge that passes
-through layers takes a place in each; the order in a layer follows the mean of the neighbours.
+The method is that of Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
+System Structures", IEEE SMC 11(2), 1981: a box stands below all boxes that it reads; an edge that
+passes through layers takes a place in each; the order in a layer follows the mean of the
+neighbours.
 """
 
 from __future__ import annotations
