@@ -32,7 +32,6 @@ from needle_runtime.target import host
 from needle_runtime.text import error_line
 from needle_tvm import terminal
 
-BEFORE = "before, "  # prefix of contestants of another commit, which are not peers
 Block = TypeVar("Block")
 AGAIN = 4  # factor of rounds for a case that the first run does not decide
 
@@ -263,11 +262,7 @@ def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
     """Return the peer with the lowest ratio, among peers called as users do or, with `code`, among
     peers' code alone; None without a peer. Ratios are used because a busy machine changes ratios
     less than times."""
-    peers = [
-        name
-        for name in ratios
-        if not is_ours(name) and not name.startswith(BEFORE) and name.endswith(CODE) == code
-    ]
+    peers = [name for name in ratios if not is_ours(name) and name.endswith(CODE) == code]
     return min(peers, key=lambda name: ratios[name]["median"], default=None)
 
 

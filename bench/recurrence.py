@@ -1,12 +1,10 @@
-"""Recurrent layers, forward and gradient, compared with PyTorch, JAX and ONNX Runtime and, with
---before, with another commit; with --own, users' cells written with `ndl.scan`, compared with JAX's
-`lax.scan`; with --compiling, the time of compiling for each number of steps."""
+"""Recurrent layers, forward and gradient, compared with PyTorch, JAX and ONNX Runtime; with
+--own, users' cells written with `ndl.scan`, compared with JAX's `lax.scan`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,35 +25,20 @@ from bench.recurrence_cases import (
     own_results,
     write_onnx,
 )
-from needle_runtime.errors import UsageError
 from needle_runtime.process import command_line as cli
-from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.timing import Contestant, save_arrays
 from needle_runtime.text import duration
 
-OURS, BEFORE, BEFORE_EAGER = (
-    "needle compiled",
-    *(contests.BEFORE + each for each in ("compiled", "eager")),
-)
+OURS = "needle compiled"
 JAX = "JAX lax.scan"
-BEFORES = (BEFORE, BEFORE_EAGER)
 PEERS = ("torch", "onnxruntime", "jax")
-# Gradients of the earlier commit are compiled up to this number of steps: it unrolls each step.
-MOST_UNROLLED = 24
-
-COMPILED, STEPS = "peephole_lstm", (10, 100, 1_000, 10_000)
-WHATS = ("trace", "compile", "compile and check")
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = harness.make_parser("bench.recurrence", __doc__)
     add = parser.add_argument
-    add("--before", type=Path, metavar="FOLDER", help="a checkout of another commit, with a .venv")
     add("--torch-compile", action="store_true", help="also torch.compile (minutes)")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--own", action="store_true", help="time users' cells")
-    which.add_argument("--compiling", action="store_true", help="time compiling (CPU seconds)")
-    add("--steps", type=cli.positive, nargs="+", default=STEPS, help="steps for --compiling")
+    add("--own", action="store_true", help="time users' cells")
     return parser
 
 
@@ -67,12 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run the chosen measurement, print each case when it ends, and write all of them."""
     options.strict = False  # a contestant that fails is left out of the row
-    if options.before is not None:
-        options.before = options.before.resolve()
-        if not (options.before / ".venv/bin/python").exists():
-            raise UsageError(f"--before {options.before}: the folder has no .venv/bin/python")
-    if options.compiling:
-        return run_compiling(options)
     if options.own:
         found = [Recurrence(name, mode, OWN[name]) for name in OWN for mode in MODES]
     else:
@@ -82,11 +59,6 @@ def run(options: argparse.Namespace) -> int:
         "layers: steps-batch-input-hidden-layers; forward: weights are constants; gradient: of the "
         "weights, which are inputs, for the sum of y * y"
     ]
-    if options.before and not options.own:
-        notes.append(
-            f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
-            "eager; the table shows the faster one, and says so if that is the eager one"
-        )
     name = "recurrence-own" if options.own else "recurrence"
     return harness.run(options, name, cases, PEERS, notes, "compared with others", summary)
 
@@ -103,18 +75,12 @@ def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> h
 
     def entry(name: str, factory: str, **others: Any) -> Contestant:
         kwargs = {**given, "threads": threads, **others}
-        checkout = str(options.before) if name in BEFORES else None
-        return Contestant(name, f"{code}:{factory}", kwargs, threads=threads, checkout=checkout)
+        return Contestant(name, f"{code}:{factory}", kwargs, threads=threads)
 
     entries = [
         entry(OURS, "needle", compiled=True),
         entry(contests.EAGER, "needle", compiled=False),
     ]
-    if case.is_layer and options.before is not None:
-        if case.mode == "forward" or len(x) <= MOST_UNROLLED:
-            entries.append(entry(BEFORE, "needle", compiled=True))
-        if case.mode == "gradient":
-            entries.append(entry(BEFORE_EAGER, "needle", compiled=False))
     jax = apps.peers.PEERS["jax"]
     if importlib.util.find_spec("jax"):
         env = jax.environment(threads)
@@ -131,66 +97,17 @@ def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> h
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each case, with times over ours and quartiles: the fastest other contestant
-    of this commit, the faster contestant of the earlier commit, and each other contestant."""
-    names = dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {}))
-    befores = [name for name in names if name in BEFORES]
-    others = [name for name in names if name not in befores]
-    rows = [["case", OURS, "fastest other", "its time / ours", *["before / ours"] * bool(befores)]]
-    rows[0] += [f"{name} / ours" for name in others]
+    """Return a row for each case: the fastest other contestant, and each other contestant, as their
+    times over ours, with quartiles."""
+    names = list(dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {})))
+    rows = [["case", OURS, "fastest other", "its time / ours", *(f"{n} / ours" for n in names)]]
     for case in cases:
         ratios = case["ratios"].get(OURS, {})
         texts = {name: apps.report.ratio(ratio) for name, ratio in ratios.items()}
         medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
-        name = case.get("fastest", "none")
+        fastest = case.get("fastest", "none")
         row = [case["case"], duration(medians[OURS]) if OURS in medians else "left out"]
-        row += [name, texts.get(name, "")]
-        if befores:
-            present = [name for name in befores if name in ratios]
-            name = min(present, key=lambda name: medians[name], default="")
-            row.append(f"{texts.get(name, '')}{' eager' * (name == BEFORE_EAGER)}")
-        rows.append(row + [texts.get(name, "") for name in others])
-    return rows
-
-
-def run_compiling(options: argparse.Namespace) -> int:
-    """Trace and compile a user's cell and its gradient for each number of steps, each in its own
-    process."""
-    how = (
-        f"CPU seconds of {COMPILED}, each in a fresh process that has compiled something before; "
-        "trace: `needle.trace`, which traces the cell of `needle.scan` and runs nothing; check: "
-        "also the comparison with eager code"
-    )
-
-    def compiled(mode: str, steps: int, what: str) -> dict[str, Any]:
-        case = Recurrence(COMPILED, mode, OWN[COMPILED])
-        with scratch_folder("needle-recurrence-") as folder:
-            inputs = str(folder / "inputs.npz")
-            save_arrays(inputs, {f"x{i}": a for i, a in enumerate(case.arrays(steps))})
-            setup = {"name": case.name, "mode": mode, "what": what, "inputs": inputs}
-            setup["threads"] = options.threads
-            service = f"{recurrence_calls.__name__}:compiling"
-            title = f"{case.title}, {steps} steps, {what}"
-            found = contests.ask(service, setup, options.timeout, name=title)
-        return {"steps": steps, "mode": mode, "what": what, **found}
-
-    return harness.record(
-        options,
-        "recurrence-compiling",
-        [partial(compiled, *each) for each in itertools.product(MODES, options.steps, WHATS)],
-        lambda report: [("CPU seconds", compiling_table(report["compiling"]))],
-        key="compiling",
-        how=how,
-    )
-
-
-def compiling_table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each number of steps of each mode."""
-    rows = [["case", "steps", *WHATS]]
-    seconds = {(each["mode"], each["steps"], each["what"]): each["seconds"] for each in found}
-    for mode, steps in dict.fromkeys((mode, steps) for mode, steps, _ in seconds):
-        cells = [duration(seconds[mode, steps, what]) for what in WHATS]
-        rows.append([f"{COMPILED}, {mode}", str(steps), *cells])
+        rows.append([*row, fastest, texts.get(fastest, ""), *(texts.get(n, "") for n in names)])
     return rows
 
 

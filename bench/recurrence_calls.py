@@ -1,17 +1,13 @@
-"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing, and a service
-that measures compiling.
+"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing.
 
 Each contestant gets files of the input x, of shape (steps, batch, ...), and of the weights. In mode
 `forward` a call's weights are constants. In mode `gradient` a call takes weights as inputs, as
-training must, and returns their gradients for the sum of y * y. This file is also loaded by path in
-a checkout of another commit, so it imports only modules that such a commit has.
+training must, and returns their gradients for the sum of y * y.
 """
 
 from __future__ import annotations
 
-import resource
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -221,34 +217,3 @@ def jax_function(name: str) -> Callable[..., Any]:
 
     own = (peephole_lstm, minimal_gru, s6, gated_linear_attention)
     return layer if name in LAYERS else {each.__name__: each for each in own}[name]
-
-
-def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """As a service, measure the CPU `seconds` to trace a cell (if `what` is "trace") or to compile
-    it, with or without the check against eager code. If `mode` says so, measure the cell's gradient
-    instead. The compiler compiles something else first."""
-    import needle as ndl
-    import needle_tvm
-    from needle.trace import trace
-
-    first, *others = load_arrays(setup["inputs"])
-    (x,) = as_tensors([first])
-    weights = [ndl.Tensor(each, requires_grad=setup["mode"] == "gradient") for each in others]
-    function = needle_function(setup["name"], weights)
-    function = needle_gradient(function) if setup["mode"] == "gradient" else function
-    options = {"threads": setup["threads"], "recompile": True}
-    needle_tvm.compile(lambda x: x + 1, ndl.zeros(2), **options)
-    checked = setup["what"] == "compile and check"
-    start = _cpu_seconds()
-    wall = time.perf_counter()
-    if setup["what"] == "trace":
-        trace(function, x, *weights)
-    else:
-        needle_tvm.compile(function, x, *weights, check=checked, **options)
-    yield {"seconds": _cpu_seconds() - start, "wall": time.perf_counter() - wall}
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime

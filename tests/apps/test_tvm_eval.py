@@ -106,19 +106,6 @@ def test_a_model_of_your_own(run_app, tmp_path):
     assert result["ok"] is True
 
 
-@pytest.mark.peer
-@pytest.mark.slow
-def test_peers_are_timed_beside_it(run_app, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxruntime")
-    done = run_app(
-        *("tvm_eval.py", *QUICK, "--stages", "tuned", "--peers", "--out", tmp_path, "--json", "-")
-    )
-    assert done.returncode == 0, done.stderr
-    names = [entry["name"] for entry in json.loads(done.stdout)["timing"]["contestants"]]
-    assert names == ["needle eager", "tuned", "PyTorch eager", "ONNX Runtime"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("moment", ["compiling", "timing"])
 def test_an_interrupt_leaves_nothing_behind(tmp_path, moment):

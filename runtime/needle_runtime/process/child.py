@@ -54,8 +54,7 @@ class Child:
 
     `timeout` (seconds) is the limit for any single answer; the time to the first answer includes
     the start of the process. `service` and `setup` say what the child runs, and `environment` adds
-    environment variables. With `checkout`, a folder that holds another commit and its .venv, the
-    child runs that commit's code. `ask`, `send` and `receive` raise ChildError once the child has
+    environment variables. `ask`, `send` and `receive` raise ChildError once the child has
     failed.
     """
 
@@ -67,7 +66,6 @@ class Child:
         *,
         timeout: float,
         environment: Mapping[str, str] | None = None,
-        checkout: str | None = None,
     ) -> None:
         self.name = name
         self._timeout = timeout
@@ -76,16 +74,15 @@ class Child:
         answers_out, answers_in = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [_python(checkout), "-m", "needle_runtime.process.child"]
+                [sys.executable, "-m", "needle_runtime.process.child"]
                 + [str(number) for number in (commands_out, answers_in, os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
                 pass_fds=(commands_out, answers_in),
-                cwd=checkout,
                 env={
                     **os.environ,
-                    "PYTHONPATH": checkout or _python_path(),
+                    "PYTHONPATH": _python_path(),
                     **(environment or {}),
                 },
                 start_new_session=True,
@@ -194,10 +191,6 @@ class Child:
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         return f"its process ended with exit code {code}"
-
-
-def _python(checkout: str | None) -> str:
-    return sys.executable if checkout is None else f"{checkout}/.venv/bin/python"
 
 
 def _python_path() -> str:

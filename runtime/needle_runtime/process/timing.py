@@ -59,8 +59,7 @@ class Contestant:
 
     `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
     to this many threads through their environment variables; `env` is set on top of them. A call
-    does its work `repeats` times, and times are for one repeat. If `checkout` is given (a folder
-    that holds another commit and its .venv), that commit's code runs.
+    does its work `repeats` times, and times are for one repeat.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Contestant:
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     repeats: int = 1
-    checkout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -295,7 +293,6 @@ class _Contender:
             },
             timeout=timeout,
             environment={**environment, **contestant.env},
-            checkout=contestant.checkout,
         )
 
     def outputs(self) -> Outputs:
