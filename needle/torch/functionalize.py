@@ -183,7 +183,8 @@ def _constant_padding(node: Any) -> None:
 
     if node.kwargs or len(node.args) not in (2, 3, 4):
         return
-    x, pads, mode, value = (*node.args, *("constant", None)[len(node.args) - 2 :])
+    x, pads, *given = node.args
+    mode, value = [*given, *["constant", None][len(given) :]]
     if mode == "constant":
         node.target = torch.ops.aten.constant_pad_nd.default
         node.args = (x, pads, 0 if value is None else value)
