@@ -181,10 +181,11 @@ def _constant_padding(node: Any) -> None:
     """Change a padding with a constant into the operator that pads with constants alone."""
     import torch
 
-    if node.kwargs or len(node.args) not in (2, 3, 4):
+    if node.kwargs:
         return
-    x, pads, *given = node.args
-    mode, value = [*given, *["constant", None][len(given) :]]
+    x, pads = node.args[:2]
+    mode = node.args[2] if len(node.args) > 2 else "constant"
+    value = node.args[3] if len(node.args) > 3 else None
     if mode == "constant":
         node.target = torch.ops.aten.constant_pad_nd.default
         node.args = (x, pads, 0 if value is None else value)
