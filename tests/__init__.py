@@ -12,9 +12,8 @@
   `needle_tvm/emulated_gpu` emulates a GPU for compiled models.
 - Expected values come from NumPy or PyTorch. Tolerances are derived in one place from dtype and
   reduction length.
-- `power` has the tools, run by hand, that judge the tests (`python -m
-  tests.power.suite_mutations`), the campaign (`tests.power.mutations`) and the compiler on
-  PyTorch's own sample inputs (`tests.power.torch_samples`).
+- `power` has tools that are run by hand: `python -m tests.power.mutations` judges the campaign by
+  planted faults, and `tests.power.torch_samples` judges the compiler on PyTorch's own sample inputs.
 """
 
 from pathlib import Path
