@@ -13,7 +13,7 @@
 - Expected values come from NumPy or PyTorch. Tolerances are derived in one place from dtype and
   reduction length.
 - `power` has tools that are run by hand: `python -m tests.power.mutations` judges the campaign by
-  planted faults, and `tests.power.torch_samples` judges the compiler on PyTorch's own sample inputs.
+  planted faults, and `tests.power.torch_samples` judges the compiler on PyTorch's sample inputs.
 """
 
 from pathlib import Path
