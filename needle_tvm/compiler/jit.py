@@ -94,7 +94,7 @@ def jit(
     - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
     - `log` is a function that is called for each compilation with a line of text that gives the
       reason; True writes the line to stderr.
-    - `choices` are keywords of `compile`, such as `target`, `stage` and `dtype`.
+    - `choices` are further keywords, as in `compile`: `target`, `stage`, `dtype` and others.
 
     Inside another trace (another jit function, a model that is being compiled) a call is inlined.
     Calls are safe from any thread; each function compiles one signature at a time.

@@ -24,7 +24,7 @@ def compile_onnx(
     fixed: Mapping[str, Any] | None = None,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile an ONNX `model`: a path or an `onnx.ModelProto`. `choices` are as for `compile`.
+    """Compile an ONNX `model`: a path or an `onnx.ModelProto`. `choices` are as in `compile`.
 
     `inputs` are example arrays in the graph's order, or one dict of them by name. Missing inputs
     are drawn from the shapes that the graph declares: floats are standard normal, integers 0 or 1.

@@ -36,7 +36,7 @@ def compile_torch(
     trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile a `torch.nn.Module` for inputs like these; `choices` are as for `compile`.
+    """Compile a `torch.nn.Module` for inputs like these; `choices` are as in `compile`.
 
     This is `compile` of the Module that `needle.torch.load` makes of the model. `model` may also be
     an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`

@@ -178,7 +178,7 @@ def test_a_folder_with_other_things_in_it_is_not_closed_to_others(made, mode):
     (cache.root() / "thesis.txt").write_text("we write it together")
     cache.root().chmod(mode)
     for use in (lambda: write(made), Store):
-        with pytest.raises((ArtifactError, RecordsError), match=f"by others .mode {mode:o}.; the"):
+        with pytest.raises((ArtifactError, RecordsError), match=f"by others .mode {mode:o}.; only"):
             use()
     assert stat.S_IMODE(cache.root().stat().st_mode) == mode
     assert os.listdir(cache.root()) == ["thesis.txt"]

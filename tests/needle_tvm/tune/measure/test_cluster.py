@@ -173,7 +173,7 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch):
     [
         ({"features": ["warp-drive"]}, "lacks the target's features warp-drive"),
         ({"machine": "riscv64"}, f"is a {platform.machine()} machine, .* needs riscv64"),
-        ({"cores": 4096}, "and the target 4096"),
+        ({"cores": 4096}, "the target needs 4096"),
         ({"versions": {"apache-tvm": "0.0"}}, "but this machine has 0.0"),
     ],
 )
