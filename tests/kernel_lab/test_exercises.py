@@ -94,7 +94,7 @@ def test_a_lesson_has_its_exercises_in_order(folder):
     assert [path.name for path in exercises.find("9.10", folder)] == ["9_10_last.py"]
     with pytest.raises(LabUsageError, match=r"no exercise '9\.3' .*: there are 9\.2, 9\.10, 10\.1"):
         exercises.find("9.3", folder)
-    with pytest.raises(LabUsageError, match="no folder .*nowhere"):
+    with pytest.raises(LabUsageError, match=r"no folder .*nowhere"):
         exercises.find("9.2", folder / "nowhere")
 
 
