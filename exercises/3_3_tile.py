@@ -11,6 +11,6 @@ def small_tile(sch, case):
 
 def check():
     one_core = Processor(cores=1, registers=16, lanes=8)
-    mine = show(small_tile, size={"M": 64, "N": 64, "K": 16}, beside="tile", processor=one_core)
+    mine = show(small_tile, size={"M": 64, "N": 64, "K": 16}, processor=one_core)
     yield mine
     yield mine.misses(2048) <= 900, f"{mine.misses(2048):,} misses", "more than 900"

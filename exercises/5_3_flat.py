@@ -19,7 +19,7 @@ def check():
     workers = set(mine.trace.worker.tolist())
     yield len(workers) == 3, f"{len(workers)} of 3 workers have something to do"
     woken = len(mine.trace.regions)
-    yield woken == 1, f"the workers are woken {woken} times"
+    yield woken == 1, f"entries of the parallel loop: {woken}", "must be one"
     stores = mine.trace.of_buffer("C")
     stores = stores.select(stores.is_store)
     lines = stores.address // 64

@@ -22,7 +22,7 @@ def neighbours(sch, case):
 
 
 def check():
-    mine = show(neighbours, "vector_add", "cuda", size=SIZE)
+    mine = show(neighbours, workload="vector_add", device="cuda", size=SIZE)
     yield mine
     (kernel,) = mine.trace.regions
     shape = kernel.blocks, kernel.threads

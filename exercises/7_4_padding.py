@@ -2,7 +2,7 @@
 
 In `exchanged`, `threadIdx.x` goes along the rows, and a load of A_shared takes 4 turns. Pad the
 rows of one copy so that it takes 1: `sch.storage_align(copy, 0, axis=-2, factor=8, offset=1)` puts
-an unused word after each row of 8 words.
+an unused word after each row of 8 words. Leave the other copy as it is.
 - `copy` is the statement that writes the array, and 0 means its first result. It has only one.
 - `axis=-2` is the last axis but one, the rows.
 - `factor=8, offset=1` make the distance from row to row a multiple of 8, plus 1: 9 words.
@@ -50,6 +50,8 @@ def check():
     for report in gpu.site_reports(mine.trace):
         if report.scope == "shared" and not report.is_store:
             yield report.degree == 1, f"turns of a load of {report.buffer}: {report.degree}"
+    (strip,) = [each.size for each in mine.trace.buffers if each.name == "B_shared"]
+    yield strip == 8 * 16, f"elements of B_shared: {strip}", "pad one copy only"
     loads = [site.text for site in mine.trace.sites if site.text.startswith("A_shared[threadIdx_x")]
     text = f"loads of A_shared with threadIdx.x along its rows: {len(loads)}"
     yield bool(loads), text, "keep the order of the threads"

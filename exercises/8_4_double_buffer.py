@@ -1,6 +1,6 @@
 """8.4: load the next strip while the block multiplies.
 
-Start from `vector_loads` and annotate the loop `k_outer`:
+The copies shall run one iteration ahead of the product. Annotate the loop `k_outer`:
 - `sch.annotate(k_outer, "software_pipeline_stage", [a, b, c])` gives a stage to each of its three
   statements: the copy of A, the copy of B, the product. A statement of stage 0 runs one iteration
   ahead of one of stage 1.

@@ -43,8 +43,10 @@ class Verdict:
 def find(number: str, folder: Path = EXERCISES) -> list[Path]:
     """Return the file of an exercise ("3.1"), or those of a lesson ("3"), in order.
 
-    Raises LabUsageError if there are none.
+    Raises LabUsageError if there are none, or no such folder.
     """
+    if not folder.is_dir():
+        raise LabUsageError(f"no folder {folder}: name a folder with files of exercises")
     by_number = {
         (int(match[1]), int(match[2])): path
         for path in folder.glob("*.py")
@@ -82,7 +84,8 @@ def check(path: Path) -> Verdict:
         missing = blanks(path.read_text())
         if missing:
             lines = ", ".join(map(str, missing))
-            return Verdict(name, path, UNWRITTEN, f"fill in line {lines} of {path}")
+            noun = "line" if len(missing) == 1 else "lines"
+            return Verdict(name, path, UNWRITTEN, f"fill in {noun} {lines} of {path}")
         text = _judged(runpy.run_path(str(path))["check"]())
     except _Wrong as wrong:
         return Verdict(name, path, WRONG, str(wrong))

@@ -12,6 +12,7 @@ Python of this environment and is installed there, so that JupyterLab finds it.
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import importlib.util
 import os
@@ -32,6 +33,8 @@ KERNEL = "needle"
 _SECONDS = 600  # that a cell may take
 _FENCE = re.compile(r"^```(python|sh)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"# -> ?(.*)$", re.MULTILINE)
+_PICTURE = re.compile(r"!\[([^]]*)\]\((pictures/[^)]+\.svg)\)")
+_FILE_LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!https?:|attachment:|#)[^)]+\)")
 _SHELL = "%%bash -e\n"
 
 
@@ -92,7 +95,8 @@ def notebook(path: Path) -> NotebookNode:
         if cell.kind == "markdown":
             text, folded = _unfolded(cell.text, folded)
             if text:
-                made.cells.append(v4.new_markdown_cell(text, id=identity))
+                text, attachments = _standalone(text)
+                made.cells.append(v4.new_markdown_cell(text, id=identity, **attachments))
             continue
         metadata: dict[str, Any] = {"line": cell.line}
         if cell.needs:
@@ -102,6 +106,21 @@ def notebook(path: Path) -> NotebookNode:
         text = f"{_SHELL}{cell.text}" if cell.kind == "sh" else cell.text
         made.cells.append(v4.new_code_cell(text, id=identity, metadata=metadata))
     return made
+
+
+def _standalone(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a cell's text for a notebook without the files around its page, and the cell's
+    attachments: they hold the pictures, and links to files become plain text."""
+    pictures = {Path(file).name: (COURSE / file).read_bytes() for _, file in _PICTURE.findall(text)}
+    text = _PICTURE.sub(lambda match: f"![{match[1]}](attachment:{Path(match[2]).name})", text)
+    text = _FILE_LINK.sub(r"\1", text)
+    if not pictures:
+        return text, {}
+    encoded = {
+        name: {"image/svg+xml": base64.b64encode(picture).decode()}
+        for name, picture in pictures.items()
+    }
+    return text, {"attachments": encoded}
 
 
 def _unfolded(text: str, folded: bool) -> tuple[str, bool]:

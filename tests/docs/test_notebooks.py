@@ -1,5 +1,6 @@
 """The course's pages as notebooks: their code, folded answers, outputs and errors."""
 
+import base64
 import importlib
 import importlib.util
 import re
@@ -40,6 +41,23 @@ def test_notebooks_hold_the_same_code():
         fenced = re.findall(r"^```(?:python|sh)[^\n]*\n(.*?)\n```$", path.read_text(), re.M | re.S)
         assert code == fenced
         assert code, path
+
+
+def test_notebooks_need_no_files_beside_them():
+    """A notebook may be downloaded alone."""
+    pytest.importorskip("nbformat", reason="needs the [guide] extra")
+    for path in notebooks.pages():
+        texts = [cell for cell in notebooks.notebook(path).cells if cell.cell_type == "markdown"]
+        for cell in texts:
+            attachments = cell.get("attachments", {})
+            for target in re.findall(r"\]\(([^)]+)\)", cell.source):
+                name = target.removeprefix("attachment:")
+                assert name in attachments or target.startswith("https://"), target
+            for name, picture in attachments.items():
+                found = base64.b64decode(picture["image/svg+xml"])
+                assert found == (path.parent / "pictures" / name).read_bytes()
+        pictures = len(re.findall(r"!\[[^]]*\]\(", path.read_text()))
+        assert sum(len(cell.get("attachments", {})) for cell in texts) == pictures
 
 
 def test_answers_are_folded_in_notebooks(tmp_path):

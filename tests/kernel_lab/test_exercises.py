@@ -48,7 +48,7 @@ def judged(folder, order=ORDER, misses="80"):
 def test_an_untouched_file_is_not_written_yet(folder):
     verdict = exercises.check(folder / "9_2_rows.py")
     assert verdict.state == exercises.UNWRITTEN and verdict.number == "9.2"
-    assert "fill in line 8, 11 of" in verdict.text
+    assert "fill in lines 8, 11 of" in verdict.text
 
 
 def test_a_right_answer_is_right_and_says_what_was_found(folder):
@@ -94,6 +94,8 @@ def test_a_lesson_has_its_exercises_in_order(folder):
     assert [path.name for path in exercises.find("9.10", folder)] == ["9_10_last.py"]
     with pytest.raises(LabUsageError, match=r"no exercise '9\.3' .*: there are 9\.2, 9\.10, 10\.1"):
         exercises.find("9.3", folder)
+    with pytest.raises(LabUsageError, match=r"no folder .*nowhere"):
+        exercises.find("9.2", folder / "nowhere")
 
 
 def test_the_command_line_judges_and_its_exit_code_says_whether_all_is_right(
@@ -103,7 +105,7 @@ def test_the_command_line_judges_and_its_exit_code_says_whether_all_is_right(
     own = ["--folder", folder.name]
     assert main(["check", "9", *own]) == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("9.2 (9_2_rows.py): not written yet\n    fill in line 8, 11 of")
+    assert printed.startswith("9.2 (9_2_rows.py): not written yet\n    fill in lines 8, 11 of")
     assert str(folder) in printed
     assert printed.endswith("9.10 (9_10_last.py): right\n    nothing to do\n")
     assert main(["check", "9.10", *own]) == 0
