@@ -159,8 +159,8 @@ def test_resuming_what_does_not_fit(train, tmp_path):
     checkpoint = tmp_path / "out.checkpoint.safetensors"
     refused("lstm", words=["no checkpoint", str(checkpoint)])
     assert train("lstm", "out", "--stop-after", "3").returncode == 0
-    refused("lstm", "--batch", "4", words=["batch is 4", "begun with 5"])
-    refused("transformer", words=["model is 'transformer'", "begun with 'lstm'"])
+    refused("lstm", "--batch", "4", words=["batch is 4", "began with 5"])
+    refused("transformer", words=["model is 'transformer'", "began with 'lstm'"])
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[:-5])
     refused("lstm", words=[str(checkpoint), "truncated"])

@@ -117,5 +117,6 @@ def test_calls_from_python(builds, models, part):
         LIBRARY_VARIABLE: str(installed / "lib" / "libneedle_runtime.so"),
     }
     file = build.PROGRAMS / f"test_{part}.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", file]
+    options = ["-q", "-s", "--sample", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, file]
     build.ran(command, env=build.environment(**variables), cwd=ROOT)
