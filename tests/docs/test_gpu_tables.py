@@ -16,7 +16,12 @@ pytestmark = pytest.mark.slow
 NVCC = "13.0"  # whose registers the tables have
 
 
-NAMES = [name for name, device in registry.LADDERS if device == "cuda"]
+# gemm's rungs take two minutes to interpret.
+NAMES = [
+    pytest.param(name, marks=pytest.mark.long) if name == "gemm" else name
+    for name, device in registry.LADDERS
+    if device == "cuda"
+]
 
 
 def table(page):

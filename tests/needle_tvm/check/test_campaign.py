@@ -394,7 +394,7 @@ def test_most_programs_are_compiled_once_and_not_optimized():
 # Finding faults
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wrong_rule_is_found_and_shown_by_a_script(tmp_path):
     """The rule is wrong only in this campaign's processes."""
     seeds = (s for _, s in programs(OPS, 3000) if "ops.Sigmoid()" in draw(s).source())
