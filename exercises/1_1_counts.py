@@ -14,6 +14,9 @@ stores_of_c = ...
 def check():
     counted = show(lambda sch, case: None, size={"M": 16, "N": 8, "K": 4})
     stores = int(counted.trace.of_buffer("C").is_store.sum())
-    yield loads_of_a == counted.lines["A"], f"loads_of_a is {loads_of_a}"
-    yield starts == stores - counted.lines["B"], f"starts is {starts}"
-    yield stores_of_c == stores, f"stores_of_c is {stores_of_c}"
+    reason = "count the iterations of the three loops"
+    yield loads_of_a == counted.lines["A"], f"loads_of_a is {loads_of_a}", reason
+    reason = "count the sums"
+    yield starts == stores - counted.lines["B"], f"starts is {starts}", reason
+    reason = "both the start of a sum and each of its iterations store"
+    yield stores_of_c == stores, f"stores_of_c is {stores_of_c}", reason

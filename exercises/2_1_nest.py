@@ -19,4 +19,4 @@ def check():
     yield mine
     lines = [line.strip() for line in tvmscript(mine.module).splitlines()]
     loops = [line for line in lines if line.startswith("for ")]
-    yield loops == [WANTED], f"your loops are {' '.join(loops)}"
+    yield loops == [WANTED], f"your loops: {' '.join(loops).rstrip(':')}", f"must be {WANTED}"

@@ -19,4 +19,4 @@ def check():
     yield enough < 8192, text, "each of the 8,192 loads of B still misses"
     text = f"{fewer:,} misses with {lines_needed - 1} lines"
     yield fewer >= 8192, text, "a line less is enough as well"
-    yield misses_left == enough, f"misses_left is {misses_left}"
+    yield misses_left == enough, f"misses_left is {misses_left}", "add those of A, B and C"

@@ -29,6 +29,7 @@ def tile(sch, case):
 def check():
     avx2 = Processor(cores=1, registers=16, lanes=8)
     lines = show(tile, size={"M": 24, "N": 32, "K": 16}, processor=avx2).lines
-    yield lines_of_a == lines["A"], f"lines_of_a is {lines_of_a}"
-    yield lines_of_b == lines["B"], f"lines_of_b is {lines_of_b}"
-    yield lines_of_c == lines["C"], f"lines_of_c is {lines_of_c}"
+    reason = "count the steps of k in all tiles, and the lines of one step"
+    yield lines_of_a == lines["A"], f"lines_of_a is {lines_of_a}", reason
+    yield lines_of_b == lines["B"], f"lines_of_b is {lines_of_b}", reason
+    yield lines_of_c == lines["C"], f"lines_of_c is {lines_of_c}", "C is stored after the sums"

@@ -27,5 +27,6 @@ def entries(level):
 
 
 def check():
-    yield entries_second == entries(1), f"entries_second is {entries_second}"
-    yield entries_fourth == entries(3), f"entries_fourth is {entries_fourth}"
+    reason = "count the iterations of the loops around it"
+    yield entries_second == entries(1), f"entries_second is {entries_second}", reason
+    yield entries_fourth == entries(3), f"entries_fourth is {entries_fourth}", reason

@@ -23,4 +23,5 @@ def share(m, n):
 
 def check():
     for m, n, mine in ((19, 41, useful_19_41), (1, 1000, useful_1_1000)):
-        yield math.isclose(mine, share(m, n), abs_tol=0.005), f"{mine:.3g} at {m} x {n}"
+        text, reason = f"useful_{m}_{n} is {mine:.3g}", "which area do the whole tiles cover?"
+        yield math.isclose(mine, share(m, n), abs_tol=0.005), text, reason

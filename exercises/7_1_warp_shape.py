@@ -17,15 +17,21 @@ def wide(sch, case):
     ...
 
 
+def sectors_of(columns):
+    """Return the sectors of A and of B that a warp touches at k = 0."""
+    places = [divmod(thread, columns) for thread in range(32)]
+    in_a = {row * SIZE["K"] * 4 // 32 for row, _ in places}
+    in_b = {column * 4 // 32 for _, column in places}
+    return len(in_a), len(in_b)
+
+
 def check():
     for columns, sectors in predicted.items():
-        rows = 32 // columns
-        counted = rows + -(-columns // 8)
-        yield sectors == counted, f"your sectors for a warp of {rows} x {columns}: {sectors}"
+        text = f"predicted[{columns}] is {sectors}"
+        reason = "draw the warp over C: which rows of A, and which columns of B does it need?"
+        yield sectors == sum(sectors_of(columns)), text, reason
     mine = show(wide, device="cuda", size=SIZE)
     yield mine
     asked = mine.gpu.requests.loads
-    yield (
-        (asked["A"], asked["B"]) == (1, 4),
-        f"sectors of a request: A {asked['A']:g}, B {asked['B']:g}",
-    )
+    text = f"sectors of a request of `wide`: A {asked['A']:g}, B {asked['B']:g}"
+    yield (asked["A"], asked["B"]) == sectors_of(32), text, "a block must have 32 threads along x"

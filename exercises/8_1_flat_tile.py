@@ -55,7 +55,9 @@ def check():
     yield (rows, columns) == (2, 8), f"the tile is {rows} x {columns}"
     mine = show(flat_tile, device="cuda", size=SIZE)
     yield mine
+    reason = "divide the loads of one thread in a step of k by its multiply-adds"
     counted = loads(mine, different=True)
-    yield from_shared == counted, f"your loads from shared memory: {from_shared}"
+    yield from_shared == counted, f"from_shared is {from_shared}", reason
+    reason = "divide the elements of a block's two strips by its multiply-adds"
     counted = loads(mine)
-    yield from_global == counted, f"your loads from global memory: {from_global}"
+    yield from_global == counted, f"from_global is {from_global}", reason

@@ -6,6 +6,7 @@ divided by that of `register_tile`. Then write the schedule, with strips of 16 s
 """
 
 from kernel_lab import show
+from kernel_lab.ir_views import tvmscript
 from kernel_lab.trace import gpu
 
 SIZE = {"M": 64, "N": 64, "K": 16}
@@ -63,10 +64,12 @@ def requests(shown):
 def check():
     mine = show(vector_loads, device="cuda", size=SIZE)
     yield mine
-    found = mine.gpu.requests.loads["A"]
-    yield found == 16, f"sectors of a request for A: {found:g}", "must be 16"
+    vectors = tvmscript(mine.module).count("T.vectorized(4)")
+    yield vectors == 3, f"loops in vectors of 4: {vectors}", "must be 3: the copies of A, B and C"
     (strip,) = [each.size for each in mine.trace.buffers if each.name == "A_shared"]
     yield strip == 64 * 16, f"elements of a strip of A: {strip:,}", "must be 64 x 16"
-    yield sectors == found, f"your sectors: {sectors}"
+    found = mine.gpu.requests.loads["A"]
+    yield sectors == found, f"sectors is {sectors}", "how many bytes do 32 threads load?"
     share = requests(mine) / requests(show(register_tile, device="cuda", size=SIZE))
-    yield share_of_requests == share, f"your share of the requests: {share_of_requests}"
+    text = f"share_of_requests is {share_of_requests}"
+    yield share_of_requests == share, text, "how many elements does a request load?"

@@ -62,7 +62,7 @@ def find(number: str, folder: Path = EXERCISES) -> list[Path]:
 
 
 def blanks(source: str) -> list[int]:
-    """Return the lines of a file in which `...` stands for something to write.
+    """Return the lines of a file in which `...` stands for something to write, each once.
 
     An ellipsis in an index or a type (`x[..., 0]`) is none. Raises SyntaxError.
     """
@@ -70,9 +70,11 @@ def blanks(source: str) -> list[int]:
     indices = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
     inside = {node for index in indices for node in ast.walk(index)}
     return sorted(
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and node.value is ... and node not in inside
+        {
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node.value is ... and node not in inside
+        }
     )
 
 

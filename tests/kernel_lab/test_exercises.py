@@ -88,6 +88,10 @@ def test_an_ellipsis_in_an_index_or_a_type_is_no_blank():
     assert exercises.blanks("x: tuple[int, ...] = y[..., 0]\nz = f(1, ...)") == [2]
 
 
+def test_a_line_with_several_blanks_is_named_once():
+    assert exercises.blanks("x = {8: ..., 16: ...}\ny = ...") == [1, 2]
+
+
 def test_a_lesson_has_its_exercises_in_order(folder):
     names = [path.name for path in exercises.find("9", folder)]
     assert names == ["9_2_rows.py", "9_10_last.py"]
