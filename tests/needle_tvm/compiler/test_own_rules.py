@@ -274,7 +274,7 @@ def test_check_op_says_at_which_stage_a_rule_gives_what(own):
         ({"stages": None}, StageError, "stages=None: must be a list"),
         ({"stages": "noopt"}, StageError, "stages='noopt': must be a list"),
         ({"dtypes": ["float8"]}, UsageError, "dtype 'float8' is not supported"),
-        ({"devices": ["cpu"]}, UsageError, "device 'cpu' is not one"),
+        ({"devices": ["cpu"]}, UsageError, "device 'cpu' is not a Device"),
         ({"op_class": None}, UsageError, "None is not a class of ops"),
     ],
 )
