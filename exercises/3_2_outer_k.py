@@ -1,6 +1,6 @@
 """3.2: the order k, i, j of a product of 32 x 32 x 32, and an LRU cache of 32 lines.
 
-How many misses do A, B and C have?
+The sums start within the loops, without `decompose_reduction`. How many misses do A, B and C have?
 """
 
 import numpy as np

@@ -9,7 +9,8 @@ The copies shall run one iteration ahead of the product. Annotate the loop `k_ou
   reads the first one. A copy that runs after the product writes over the strip, and nothing
   overlaps.
 
-Annotate the loop before `decompose_reduction`. Predict the bytes of shared memory of a block.
+Only the two annotations are missing: `decompose_reduction` is below them already. Predict the
+bytes of shared memory of a block.
 """
 
 from kernel_lab import registry, show

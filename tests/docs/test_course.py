@@ -152,6 +152,23 @@ def test_an_exercise_is_judged(number, file, answer, tmp_path, untimed):
     assert verdict.state == exercises.WRONG and verdict.text, verdict
 
 
+@pytest.mark.parametrize(
+    ("step", "wrong"),
+    [
+        ("-(-32 * registers // 256) * 256", "32 * registers"),
+        ("4 * (16_384 // of_a_warp)", "65_536 // of_a_warp"),
+    ],
+    ids=["rounding", "parts"],
+)
+def test_the_occupancy_exercise_needs_each_of_its_steps(step, wrong, tmp_path):
+    ((file, answer),) = [(file, answer) for number, file, answer in ANSWERS if number == "8.2"]
+    assert answer.count(step) == 1
+    copy = tmp_path / file.name
+    copy.write_text(filled(file.read_text(), answer.replace(step, wrong))[0])
+    verdict = exercises.check(copy)
+    assert verdict.state == exercises.WRONG and "your blocks for" in verdict.text
+
+
 def test_every_exercise_belongs_to_a_lesson():
     files = sorted(path.name for path in exercises.EXERCISES.glob("*.py"))
     assert files == sorted(file.name for _, file, _ in ANSWERS)
