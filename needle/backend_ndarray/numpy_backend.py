@@ -222,10 +222,9 @@ def _check_same(what: str, param: View, grad: View, *states: View | None) -> Non
     kept = compute_dtype(param.dtype)
     for other, dtype in ((grad, param.dtype), *((state, kept) for state in states)):
         if other is not None and (other.shape, other.dtype) != (param.shape, dtype):
-            takes = "" if dtype == param.dtype else f"; it must be {dtype}"
             raise ValueError(
-                f"{what}: {other.dtype} {other.shape} does not match the parameter's "
-                f"{param.dtype} {param.shape}{takes}"
+                f"{what}: {other.dtype} {other.shape} given, but a parameter of {param.dtype} "
+                f"{param.shape} takes {dtype} {param.shape}"
             )
 
 

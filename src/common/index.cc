@@ -138,8 +138,8 @@ void check_like(const View& param, const View& other, DType expected, const char
   if (other.shape() != param.shape() || other.dtype() != expected)
     throw std::invalid_argument(
         std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
-        " does not match the parameter's " + name(param.dtype()) + " " + param.shape().str() +
-        (expected == param.dtype() ? "" : std::string("; it must be ") + name(expected)));
+        " given, but a parameter of " + name(param.dtype()) + " " + param.shape().str() +
+        " takes " + name(expected) + " " + param.shape().str());
 }
 
 // Runs `update` on compact memory; a strided view is updated as a copy and written back.
