@@ -136,10 +136,10 @@ namespace {
 // Checks that `other` has the parameter's shape and the dtype `expected`.
 void check_like(const View& param, const View& other, DType expected, const char* what) {
   if (other.shape() != param.shape() || other.dtype() != expected)
-    throw std::invalid_argument(
-        std::string(what) + ": " + name(other.dtype()) + " " + other.shape().str() +
-        " given, but a parameter of " + name(param.dtype()) + " " + param.shape().str() +
-        " takes " + name(expected) + " " + param.shape().str());
+    throw std::invalid_argument(std::string(what) + ": " + name(other.dtype()) + " " +
+                                other.shape().str() + " given, but a parameter of " +
+                                name(param.dtype()) + " " + param.shape().str() + " takes " +
+                                name(expected) + " " + param.shape().str());
 }
 
 // Runs `update` on compact memory; a strided view is updated as a copy and written back.
