@@ -178,11 +178,16 @@ def _conv(x, w, x_zero, w_zero):
     return np.concatenate(made, 1).astype("int32")
 
 
+def _exact(weights):
+    """Weights whose products ONNX Runtime adds exactly: without VNNI, it adds two products of uint8
+    and int8 in 16 bits, which 7 bits of a weight do not exceed."""
+    return weights // 2 if weights.dtype == np.int8 else weights
+
+
 @pytest.mark.parametrize("left", ["uint8", "int8"])
 @pytest.mark.parametrize("right", ["uint8", "int8"])
 def test_products(left, right):
-    """Sums of integers are judged by their definition, and others by ONNX Runtime where its own
-    sums are right: on processors without VNNI some of them are not."""
+    """Sums of integers are judged by their definition, and other results by ONNX Runtime."""
     rng = np.random.default_rng(0)
     a, b = _whole(rng, left, 3, 7), _whole(rng, right, 7, 4)
     a_zero, b_zero = _whole(rng, left), _whole(rng, right)
@@ -192,14 +197,12 @@ def test_products(left, right):
         "MatMulInteger": ((a, b, a_zero, _whole(rng, right, 4)), {}, _matmul),
         "ConvInteger": ((x, w, a_zero, b_zero), attributes, _conv),
     }
-    runtime_is_right = True
     for op_type, (inputs, given, definition) in sums.items():
         wanted = [definition(*inputs)]
         _equal(op_type, inputs, given, 10, ["int32"], judge=lambda *_, wanted=wanted: wanted)
-        model = model_of(op_type, inputs, given, 10, 1, dtypes=["int32"])
-        runtime_is_right &= np.array_equal(by_onnxruntime(model, inputs)[0], wanted[0])
-    if not runtime_is_right or (left, right) == ("int8", "uint8"):
+    if (left, right) == ("int8", "uint8"):
         return  # the others have no kernel in ONNX Runtime for int8 with uint8
+    b, w = _exact(b), _exact(w)
     y_zero, by = _whole(rng, left), np.array(40.0, "float32")
     for shape in ((), (4,)):
         few = _scale(rng, *shape), _whole(rng, right, *shape)
@@ -248,7 +251,7 @@ def test_layers(dtype):
 
 def test_compiled():
     rng = np.random.default_rng(0)
-    x, w = _whole(rng, "uint8", 1, 8, 9, 9), _whole(rng, "int8", 16, 8, 3, 3)
+    x, w = _whole(rng, "uint8", 1, 8, 9, 9), _exact(_whole(rng, "int8", 16, 8, 3, 3))
     inputs = (
         *(x, _scale(rng), np.array(120, "uint8")),
         *(w, _scale(rng, 16), np.zeros(16, "int8")),
@@ -264,7 +267,7 @@ def test_compiled():
 def test_faults_are_named():
     x, scale = np.ones((2, 3), "float32"), np.ones(4, "float32")
     model = model_of("QuantizeLinear", (x, scale), {"axis": 1}, 13)
-    with pytest.raises(ModelError, match=r"shape \(4,\) for axis 1"):
+    with pytest.raises(ModelError, match=r"shape \(4,\) does not fit axis 1"):
         by_needle(model, (x, scale))
     model = model_of("QuantizeLinear", (x, scale[:1]), {"output_dtype": 17}, 21)
     with pytest.raises(UnsupportedError, match="float8e4m3fn"):
