@@ -106,7 +106,7 @@ def test_searches_that_do_not_fit():
         (
             lambda: ops.searchsorted(line, values, sorter=ndl.Tensor([0])),
             ShapeError,
-            r"sorter \(1,\)",
+            r"sorter has shape \(1,\)",
         ),
         (lambda: ops.bucketize(values, line), ShapeError, r"boundaries have shape \(2, 3\)"),
     ):
