@@ -46,7 +46,7 @@ class GroupNorm(Op):
         sample((0, 4, 3), (4,), (4,), groups=2),
     )
     error_samples = (
-        error(ShapeError, "2 groups", (2, 3, 4), (3,), (3,), groups=2),
+        error(ShapeError, "groups=2", (2, 3, 4), (3,), (3,), groups=2),
         error(ShapeError, r"weight of shape \(4,\)", (2, 3, 4), (4,), (3,), groups=3),
         error(ShapeError, r"bias of shape \(1, 3\)", (2, 3, 4), (3,), (1, 3), groups=3),
         error(ShapeError, "no elements", (2, 3, 0), (3,), (3,), groups=3),

@@ -163,7 +163,7 @@ class PowerScalar(_WithScalar):
     error_samples = (
         _STRING,
         _TWO_INPUTS,
-        error(ValueError, "negative", Arg((2,), dtype="int32"), scalar=-1),
+        error(ValueError, "not defined", Arg((2,), dtype="int32"), scalar=-1),
         error(TypeError, "bool", Arg((2,), dtype="bool"), scalar=2),
     )
 

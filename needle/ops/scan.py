@@ -184,7 +184,7 @@ class LinearScan(Along):
     )
     error_samples = (
         error(ShapeError, "out of range", (2, 3), (2, 3), axis=2),
-        error(ShapeError, "one shape", (2, 3), (3,)),
+        error(ShapeError, "not the same shape", (2, 3), (3,)),
         error(TypeError, "floating", Arg((2,), dtype="int32"), Arg((2,), dtype="int32")),
     )
 
