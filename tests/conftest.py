@@ -98,9 +98,9 @@ drawn = {"cases": 0, "properties": 0}
 
 
 def sample(items):
-    """A quarter of the cases of each test, and at least four of a quick test, the same in every
-    run: those whose names have the least checksums, so that each parameter's values are among
-    them."""
+    """A quarter of the cases of each test, at least four of a quick test and one of a slow test:
+    the cases whose names have the least checksums, so every run has the same ones, and they are
+    spread over the parameters."""
     cases = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)

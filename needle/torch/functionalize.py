@@ -134,11 +134,8 @@ def _returned_instead(node: Any) -> bool:
     if not all(user is node or _allocates(user) for user in written.users):
         return False
     node.target = twin
-    later = False
-    for each in node.graph.nodes:
-        if later:
-            each.replace_input_with(written, node)
-        later = later or each is node
+    for user in [each for each in written.users if node < each]:  # in the graph's order
+        user.replace_input_with(written, node)
     return True
 
 

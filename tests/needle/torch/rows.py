@@ -104,9 +104,10 @@ def _check_gradients(rows: Sequence[Row], loaded: Any, inputs: Sequence[torch.Te
         expected = array_of(leaf.grad).astype(np.float64)
         found = np.zeros_like(expected) if x.grad is None else x.grad.numpy().astype(np.float64)
         known = np.isfinite(expected)
-        halves = any(each.dtype in (torch.bfloat16, torch.float16) for each in one.inputs)
-        # Gradients of halves are sums of terms that were rounded to 8 bits, and may cancel. So may
-        # 1 - y of a result y that was rounded.
+        dtypes = {each.dtype for each in one.inputs} & {torch.bfloat16, torch.float16}
+        rounding = max((torch.finfo(dtype).eps / 2 for dtype in dtypes), default=0.0)
+        # Gradients of halves are sums of terms that were rounded, and may cancel. So may 1 - y of a
+        # result y that was rounded.
         largest = np.abs(expected[known]).max(initial=1)
-        close, absolute = (3e-2, 2**-8 * largest) if halves else (1e-3, 1e-4)
+        close, absolute = (3e-2, rounding * largest) if dtypes else (1e-3, 1e-4)
         np.testing.assert_allclose(found[known], expected[known], close, absolute, err_msg=one.name)
