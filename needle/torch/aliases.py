@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .functionalize import is_in_place
+from .nodes import is_in_place
 
 # Operators whose schemas declare a copy although they make views, and the same operators as views.
 _VIEWS = {

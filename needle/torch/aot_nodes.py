@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UnsupportedError
-from .nodes import name_of
+from .nodes import is_in_place, name_of
 
 # Operators that use only the shape, strides and dtype of a tensor.
 _ONLY_LIKE = frozenset(
@@ -87,7 +87,7 @@ def check(node: Any) -> None:
     schema = getattr(node.target, "_schema", None)
     if schema is None and node.target is not operator.getitem and not is_number(node):
         raise UnsupportedError(f"it calls {name_of(node.target)}, which is not an operator")
-    if schema is not None and schema.is_mutable:
+    if is_in_place(node.target):
         raise UnsupportedError(f"{name_of(node.target)} writes to a tensor that is not an input")
     if "val" not in node.meta and "assert" not in name_of(node.target):
         raise UnsupportedError(f"{name_of(node.target)} has a result of an unknown kind")

@@ -22,7 +22,7 @@ import operator
 from typing import Any
 
 from . import registry
-from .nodes import is_complex, live_nodes, name_of
+from .nodes import is_complex, is_in_place, live_nodes, name_of
 
 # Composite operators that always allocate their results. The schema of a composite operator may
 # hide that it returns its input.
@@ -64,11 +64,6 @@ def _rewritten(node: Any) -> bool:
     elif name == "aten.pad.default":
         _constant_padding(node)
     return not is_in_place(node.target) or _returned_instead(node)
-
-
-def is_in_place(target: Any) -> bool:
-    """Return whether an operator writes to one of its arguments."""
-    return bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
 
 
 def _is_open_or_complex(node: Any) -> bool:

@@ -52,6 +52,11 @@ def number_dtype(value: Any) -> str:
     return "bool" if isinstance(value, torch.SymBool) else "float64"
 
 
+def is_in_place(target: Any) -> bool:
+    """Return whether an operator writes to one of its arguments."""
+    return bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
+
+
 def is_random(target: Any) -> bool:
     """Return whether an operator may draw random numbers."""
     import torch
