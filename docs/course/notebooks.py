@@ -95,7 +95,7 @@ def notebook(path: Path) -> NotebookNode:
         if cell.kind == "markdown":
             text, folded = _unfolded(cell.text, folded)
             if text:
-                text, attachments = _standalone(text)
+                text, attachments = _standalone(text, path.parent)
                 made.cells.append(v4.new_markdown_cell(text, id=identity, **attachments))
             continue
         metadata: dict[str, Any] = {"line": cell.line}
@@ -108,17 +108,18 @@ def notebook(path: Path) -> NotebookNode:
     return made
 
 
-def _standalone(text: str) -> tuple[str, dict[str, Any]]:
+def _standalone(text: str, folder: Path) -> tuple[str, dict[str, Any]]:
     """Return a cell's text for a notebook without the files around its page, and the cell's
-    attachments: they hold the pictures, and links to files become plain text."""
-    pictures = {Path(file).name: (COURSE / file).read_bytes() for _, file in _PICTURE.findall(text)}
+    attachments: they hold the pictures of the page's folder, and links to files become plain text.
+    """
+    files = {Path(file).name: folder / file for _, file in _PICTURE.findall(text)}
     text = _PICTURE.sub(lambda match: f"![{match[1]}](attachment:{Path(match[2]).name})", text)
     text = _FILE_LINK.sub(r"\1", text)
-    if not pictures:
+    if not files:
         return text, {}
     encoded = {
-        name: {"image/svg+xml": base64.b64encode(picture).decode()}
-        for name, picture in pictures.items()
+        name: {"image/svg+xml": base64.b64encode(file.read_bytes()).decode()}
+        for name, file in files.items()
     }
     return text, {"attachments": encoded}
 
