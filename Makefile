@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 
 export CXX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# pip reports what it installs on stderr: a line each, and on a terminal progress bars as well.
+# pip reports each install on stderr with one line, and on a terminal also with progress bars.
 export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 
 # The two distributions, installed together: needle-dl needs needle-runtime.
@@ -43,7 +43,7 @@ lab: build
 gallery: build
 	$(PY) gallery/run_all.py --out $(OUT)/gallery $(ARGS)
 
-# Compiles the models that packages ship, beside ONNX Runtime; pictures and a table go to OUT.
+# Compiles models that packages ship and compares them with ONNX Runtime; pictures and a table go to OUT.
 real: build zoo
 	$(PY) gallery/real/run_all.py --out $(OUT)/real $(ARGS)
 
@@ -87,7 +87,7 @@ test: build
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
-# Hours: tests that repeat many times what others do a few times: kills, damaged pages, emulated products.
+# Takes hours: repeats many times what other tests do a few times (kills, damaged pages, emulated products).
 test-long: build
 	$(PYTEST) -m "long and not gpu" $(PYTEST_ARGS)
 
@@ -154,7 +154,7 @@ bench-training: build peers
 bench-tuning: build
 	$(PY) -m bench.tuning --out $(OUT)/bench $(ARGS)
 
-# Hours: torch.compile takes minutes a model. Results stay in OUT; run the same command to continue.
+# Takes hours: torch.compile needs minutes per model. Results stay in OUT; run the same command to continue.
 # Install torchvision, timm and transformers for their models; without them, only our own six models run.
 bench-zoo: build peers
 	$(PY) -m bench.zoo --steps times --out $(OUT)/bench $(ARGS)
@@ -163,13 +163,13 @@ peers: $(STAMPS)/peers
 
 zoo: $(STAMPS)/zoo
 
-# Run on the GPU host, by its own Python. The bundle has everything else that they need.
+# These run on the GPU host with its own Python; the bundle has everything else that they need.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@PYTHONPATH=runtime$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
-# gpu-bundle compiles everything for that host here and packs it into .gpu/. gpu-rehearse runs it on an
-# emulated GPU. gpu-page writes the page of the archive that gpu-bench wrote (ARGS="FILE").
+# These run here: gpu-bundle compiles everything for that host and packs it into .gpu/, gpu-rehearse runs
+# a bundle on an emulated GPU, and gpu-page writes the page of an archive from gpu-bench (ARGS="FILE").
 gpu-bundle gpu-rehearse gpu-page: build
 	@$(PY) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
@@ -179,26 +179,26 @@ clean:
 
 help:
 	@echo "build (default)  the native backend, into .venv       check      looks for the needed tools"
-	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
+	@echo "run              the MLP through every stage, to out/ bench      models against other frameworks"
 	@echo "test             the default suite                    test-quick a part of it, under a minute"
 	@echo "test-all         every case of all tests              test-long  repeated tests, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"
-	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
+	@echo "real             models that packages ship (make zoo installs them) against ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "wheels           both distributions' wheels, each tried in an empty environment"
-	@echo "bench-training   whole training steps beside PyTorch and JAX"
+	@echo "bench-training   whole training steps against PyTorch and JAX"
 	@echo "guide            docs/course as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "site             the course, all documents and the lab's reports as pages, in out/site"
-	@echo "bench-layers     single layers of PyTorch, in many shapes, beside other frameworks"
-	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
-	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
-	@echo "bench-shipping   environments, first answers and C++ calls beside ONNX Runtime, AOTInductor"
-	@echo "bench-zoo        120 architectures beside other frameworks, and the kernels that lose most"
-	@echo "bench-tuning     our search for schedules beside TVM's tune_relax, and the results of both"
-	@echo "gpu-test         the tests that need a GPU            gpu-bench  needle on a GPU beside PyTorch"
+	@echo "bench-layers     single layers of PyTorch, in many shapes, against other frameworks"
+	@echo "bench-operations single operations, compiled and eager, against PyTorch and ONNX Runtime"
+	@echo "bench-recurrence LSTM, GRU, RNN and users' cells against PyTorch, JAX and ONNX Runtime"
+	@echo "bench-shipping   environments, first answers and C++ calls against ONNX Runtime, AOTInductor"
+	@echo "bench-zoo        120 architectures against other frameworks, and the kernels that lose most"
+	@echo "bench-tuning     our search for schedules against TVM's tune_relax, and the results of both"
+	@echo "gpu-test         the tests that need a GPU            gpu-bench  needle on a GPU against PyTorch"
 	@echo "gpu-bundle       compiles and packs everything that a GPU host needs into .gpu/"
 	@echo "gpu-rehearse     runs a small bundle on an emulated GPU; gpu-page: the page of an archive"
 	@echo "peers            installs the compared frameworks     clean      removes .venv, build, out"
@@ -248,7 +248,7 @@ $(STAMPS)/peers: $(STAMPS)/native
 	  "(some minutes)" >&2
 	$(call install,$@,bench mpi)
 
-# Without the dependencies of the packages: pyproject.toml says why.
+# Installs the packages without their dependencies; pyproject.toml says why.
 $(STAMPS)/zoo: $(STAMPS)/peers
 	@echo "installing packages that ship models into $(VENV)" >&2
 	@$(PY) .ci/requirements.py zoo > $@.txt

@@ -1,8 +1,8 @@
-"""Prints requirements of the two projects here, one a line: `requirements.py build NAME...`.
+"""Prints requirements of the two projects here, one per line: `requirements.py build NAME...`.
 
-`build` stands for what building both needs (with CMake and Ninja, which scikit-build-core otherwise
-adds by itself) and for what they always need, every other name for an extra of the first project.
-Runs before anything is installed.
+`build` stands for the build requirements of both (with CMake and Ninja, which scikit-build-core
+would otherwise add by itself) and for their dependencies. Every other name is an extra of the first
+project. The script runs before anything is installed.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # the copy that pip brings along there
+else:  # pip ships a copy of tomli
     from pip._vendor import tomli as tomllib
 
 FOLDERS = (".", "runtime")
@@ -32,7 +32,7 @@ def requirements(files: list[dict], names: list[str]) -> list[str]:
 
 
 def _expanded(line: str, projects: dict[str, dict]) -> list[str]:
-    """Return a requirement of another project, or those that an own one's extras stand for."""
+    """Return a third-party requirement as it is, or the requirements of one of our own extras."""
     match = re.match(r"([\w.-]+)(?:\[(.+)\])?", line)
     project = projects.get(match[1])
     if project is None:

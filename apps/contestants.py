@@ -71,7 +71,7 @@ def calls(
     """Return a contestant whose calls `run` the sets of inputs one after another, in a cycle.
 
     Its outputs are the outputs of all sets in order; `read` turns the result of `run` into arrays
-    (by default `flatten`). A call drops its result at once, as the API returned it.
+    (by default `flatten`). A call discards its result at once, without converting it.
     """
     turns = itertools.cycle(sets)
     arrays = read or flatten
@@ -85,7 +85,7 @@ def on_gpu(
     read: Callable[[Any], Outputs] | None = None,
 ) -> ClockedCalls:
     """Return a contestant as `calls` does, for a `run` that only enqueues work on a GPU. A call
-    also waits until the work has ended, and the GPU's own clock is read too."""
+    also waits until the work has ended, and is timed by the GPU's own clock as well."""
     from needle_runtime import device_clock
 
     turn, outputs = calls(run, sets, read)
@@ -213,7 +213,7 @@ def executable(
     choices: Mapping[str, Any],
 ) -> Calls:
     """Return a contestant that calls the result of needle_tvm.compile, with the keywords `choices`,
-    on Tensors. If the cache has the code, it comes from there."""
+    on Tensors. The code comes from the cache if it is there."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)

@@ -10,7 +10,7 @@ from torch import nn
 
 State = Mapping[str, np.ndarray]
 
-# Numbers that the shapes of the weights do not show.
+# Facts that the shapes of the weights do not show.
 _STRIDES = {7: 4, 3: 2}
 _RESIDUAL = "fn.modules"
 _HEADS = 8
@@ -21,8 +21,8 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.Parameter:
-    """Return a parameter from the array at `name`, its axes permuted; without `axes` a bias is made
-    1-d.
+    """Return a parameter from the array at `name`, its axes permuted; without `axes`, a bias
+    becomes 1-d.
 
     The parameter records its origin for `as_state`.
     """

@@ -133,7 +133,7 @@ def contestants(
     file runs only in peers that read it. `options` are the options of the model's factory in
     needle; `images` says that an input has four axes; `device` is PyTorch's name of the device, and
     `precision` PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a
-    peer reads one; in the file, `axes` of the only input have these names and no fixed size. Raises
+    peer reads one; `axes` of the only input get these names there, and no fixed size. Raises
     needle_tvm's ChildError if PyTorch cannot write it.
     """
     if model.onnx and device == "cpu":

@@ -1,8 +1,8 @@
 """Benchmarks: needle and its compiled code compared with other frameworks, on a CPU and on a GPU.
 
 - `contests` runs one contest: each contestant has its own process, results are compared, and blocks
-  are timed in turn (`needle_runtime.process.timing`). A ratio is always a peer's time over ours,
-  taken round by round between neighbouring blocks of one run, and shown with its quartiles.
+  of calls are timed in turn (`needle_runtime.process.timing`). A ratio is always a peer's time over
+  ours, taken round by round between neighbouring blocks of one run, and shown with its quartiles.
   `harness` runs many contests and saves each when it ends.
 - `tables` and `charts` make the tables, the page, the JSON and the picture of any benchmark;
   docs/performance.md explains how to read them. `cases` has models of the registry (`apps.models`)

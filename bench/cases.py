@@ -17,8 +17,8 @@ TUNED = "needle tuned"
 
 @dataclass(frozen=True)
 class Case:
-    """A model at a batch, with operands of matmuls and convolutions rounded to a precision; `drawn`
-    is a model that MODELS does not list."""
+    """A model with a batch size; operands of matmuls and convolutions are rounded to a precision.
+    `drawn` is a model that MODELS does not list."""
 
     model: str
     batch: int

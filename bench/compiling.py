@@ -15,9 +15,9 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
     """As a service, compile the model that `recipe` (see `Subject.recipe`) loads, with the keywords
     `options` of needle_tvm.compile, and export it to `path`.
 
-    The answer has the path, the scheduled script, and two numbers of seconds, with TVM's import:
-    `compile` is the whole time; `check` is the part after the code was finished, spent comparing
-    the code with the model and loading it.
+    The answer has the path, the scheduled script, and two times in seconds: `compile` is the whole
+    time with TVM's import; `check` is the part after the code was finished, which is spent
+    comparing the code with the model and loading it.
     """
     model, _, tensors = apps.contestants.load_needle(**setup["recipe"])
     model.eval()

@@ -1,4 +1,4 @@
-"""One contest of a benchmark, on a CPU or a GPU; the options and report head of all benchmarks.
+"""Runs one contest, on a CPU or a GPU. Also has the options and the report of all benchmarks.
 
 A contestant is called as its users call it, unless its name ends with CODE. A contestant of ours
 whose name is X followed by RUNTIME calls the same code as X in another way.
@@ -33,18 +33,18 @@ from needle_runtime.text import error_line
 from needle_tvm import terminal
 
 Block = TypeVar("Block")
-AGAIN = 4  # factor of rounds for a case that the first run does not decide
+AGAIN = 4  # times as many rounds for a case that the first run does not decide
 
 NOTES = (
-    f"contestants are called as users do, on {SETS} sets of inputs in turn; X{CODE}: the code of X "
-    f"alone, inputs converted or bound beforehand; X{RUNTIME}: needle_runtime called on arrays",
+    f"contestants are called as users call them, on {SETS} sets of inputs in turn; X{CODE}: X's "
+    f"code alone, inputs converted or bound beforehand; X{RUNTIME}: needle_runtime on arrays",
     f"a case had {AGAIN} times the rounds if the quartiles of the first run's ratio, the fastest "
     "peer's time over ours, lay on both sides of 1",
 )
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
-_ROUNDINGS = 32  # roundings of an operand that a result may hold: ten layers have a few each
+_ROUNDINGS = 32  # roundings that may add up in a result: ten layers have a few each
 _ON_GPU = 1e-4  # allowed error: a GPU adds some thousand float32 terms in any order
 
 
@@ -92,9 +92,9 @@ def run(
     `calls` compares each contestant with the entry of its code, if there is one: the seconds by
     which a call takes longer, round by round.
 
-    `failed` maps the name of each contestant that was left out to the reason: a peer that fails
-    and, if the contest is not `strict`, any contestant that fails or gives a different result. A
-    strict contest raises TimingError or Disagreement in these cases. Every contest raises
+    `failed` maps the name of each contestant that was left out to the reason. A peer that fails is
+    left out; if the contest is not `strict`, so is any contestant that fails or gives a different
+    result. A strict contest raises TimingError or Disagreement in these cases. Every contest raises
     TimingError if no contestant is left.
     """
     failed: dict[str, str] = {}
@@ -194,8 +194,8 @@ def ask(
 def alternating(
     blocks: Sequence[Block], rounds: int, show: Callable[[int], None]
 ) -> Iterator[Block]:
-    """Yield each block once per round, starting each round with another block, and idle after each
-    block. `show` is called with the number of each round."""
+    """Yield each block once per round, starting each round with a different block, and idle after
+    each block. `show` is called with the number of each round."""
     for number in range(rounds):
         show(number)
         turn = number % len(blocks)
@@ -220,8 +220,8 @@ def run_decided(
 
 
 def is_decided(case: Mapping[str, Any]) -> bool:
-    """Return whether all ratios are decided: for each of our compiled contestants that is called as
-    users do, the quartiles of the fastest peer's ratio lie on one side of 1."""
+    """Return whether all ratios are decided: for each of our compiled contestants that is called
+    the way users call it, the quartiles of the fastest peer's ratio lie on one side of 1."""
     ratios = [
         ratios[case["fastest"]]
         for name, ratios in case["ratios"].items()
@@ -236,7 +236,7 @@ def code_of(name: str) -> str:
 
 
 def is_called(name: str) -> bool:
-    """Return whether a contestant is called as users do, in the first of several ways."""
+    """Return whether a contestant is called the way users call it, in the first of several ways."""
     return not name.endswith((CODE, RUNTIME))
 
 
@@ -246,27 +246,27 @@ def is_ours(name: str) -> bool:
 
 
 def base(case: Mapping[str, Any]) -> str | None:
-    """Return the last of our contestants in a case that is called as users do; peers are compared
-    with it. None if there is no such contestant."""
+    """Return the contestant of ours that peers are compared with: the last in a case that is called
+    the way users call it. None if there is no such contestant."""
     return next((name for name in reversed(case["ratios"]) if is_called(name)), None)
 
 
 def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fastest`: the peer, called as users do, with the lowest ratio to `base`; or an empty
-    dict without a peer."""
+    """Return `fastest`: the peer, called the way users call it, with the lowest ratio to `base`;
+    without a peer, return an empty dict."""
     name = fastest(case["ratios"].get(base(case), {}), code=False)
     return {"fastest": name} if name else {}
 
 
 def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
-    """Return the peer with the lowest ratio, among peers called as users do or, with `code`, among
-    peers' code alone; None without a peer. Ratios are used because a busy machine changes ratios
-    less than times."""
+    """Return the peer with the lowest ratio among peers called the way users call them or, with
+    `code`, among peers' code alone; None without a peer. Ratios are used because a busy machine
+    changes them less than times."""
     peers = [name for name in ratios if not is_ours(name) and name.endswith(CODE) == code]
     return min(peers, key=lambda name: ratios[name]["median"], default=None)
 
 
 def worst_error(exact: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float | None:
-    """Return the largest relative error; None if unbounded, since JSON has no infinity."""
+    """Return the largest relative error; None if it is unbounded, since JSON has no infinity."""
     error = worst(exact, outputs)
     return error if math.isfinite(error) else None

@@ -1,4 +1,4 @@
-"""The run of a benchmark of many contests: each is printed and saved when it ends."""
+"""Runs a benchmark of many contests; prints and saves each when it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cases = Mapping[str, Callable[[argparse.Namespace, Path], Entries]]
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of every benchmark on a CPU; `parts` of titles choose contests."""
+    """Return the parser of a benchmark on a CPU; `parts` selects contests by parts of titles."""
     parser = contests.make_parser(program, description)
     parser.add_argument("parts", nargs="*", metavar="PART", help="part of a case name (all cases)")
     return parser

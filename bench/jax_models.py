@@ -33,9 +33,9 @@ def weights_of(state: Mapping[str, np.ndarray]) -> tuple[Arrays, Arrays]:
 
 
 def step_of(loss: Callable[..., Any], norm: float) -> Callable[..., Any]:
-    """Return a step of AdamW on gradients clipped to a norm. The step is a function of the state
-    (parameters, statistics, both moments, count), whose memory it takes over, of the learning rate
-    and of a batch; it returns the new state and the loss."""
+    """Return a step of AdamW on gradients clipped to a norm. The step takes the state (parameters,
+    statistics, both moments, count; it reuses the state's memory), the learning rate and a batch.
+    It returns the new state and the loss."""
 
     def step(state: Any, rate: Any, *batch: Any) -> Any:
         p, statistics, m, v, count = state

@@ -1,9 +1,9 @@
-"""The child's side of measuring memory and first results. The measured process imports only the
-modules that it needs.
+"""Code of the child processes that measure memory and first results. The measured process imports
+only the modules that it needs.
 
 Peaks of a training step: `step` and `jax_step` are factories of needle_runtime.process.timing.
 Their output is one array with one number: the most bytes of arrays alive at any time in the step,
-above the bytes alive before it. Two steps run first, so that parameters, optimizer state and caches
+minus the bytes alive before it. Two steps run first, so that parameters, optimizer state and caches
 exist. Memory of a library other than arrays (packing buffers of a matmul, say) is never counted.
 """
 

@@ -114,7 +114,7 @@ def _attention(length: int, causal: bool, masked: bool) -> Case:
 
 
 def _weights(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return weights for a state dict in PyTorch's layout, as small as layers have them."""
+    """Return weights for a state dict in PyTorch's layout, as small as a layer's usual weights."""
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     return {name: _drawn(*shape) / max(shape) ** 0.5 for name, shape in shapes.items()}
 
@@ -148,7 +148,7 @@ def _associative(
     first: str,
     inputs: int = 1,
 ) -> Case:
-    """Return a case of an op along axis 0 with an associative recurrence, also as a scan of `cell`.
+    """Return a case of an associative recurrence along axis 0, as an op and as a scan of `cell`.
 
     Inputs are near 1, so that products are neither 0 nor infinite; a linear recurrence decays.
     """

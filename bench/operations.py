@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the contests of the operations."""
-    options.strict = False  # an operation that a contestant lacks is a row without it
+    options.strict = False  # a contestant that lacks an operation is left out of the row
     cases = {
         f"{name} {'-'.join(map(str, size))}": partial(entries_of, name, number)
         for name, case in CASES.items()

@@ -53,7 +53,7 @@ class Recurrence:
 
     def arrays(self, steps: int | None = None) -> list[np.ndarray]:
         """Return random arrays: x, with `steps` steps if given, from a normal distribution, and
-        weights from a narrow uniform distribution, as layers have them."""
+        weights from a narrow uniform distribution, as in layers."""
         rng = np.random.default_rng(0)
         first, *others = self.shapes
         x = rng.standard_normal((steps or first[0], *first[1:]), dtype=np.float32)

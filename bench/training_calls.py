@@ -28,7 +28,7 @@ TIMED_RATE = 1e-6
 def calls(
     step: Callable[..., Any], batches: Iterable[Any], slow_down: Callable[[], object]
 ) -> Calls:
-    """Step through the batches in turn; `slow_down` sets TIMED_RATE once the losses are known."""
+    """Return a contestant that steps through the batches in turn; `slow_down` sets TIMED_RATE."""
     turns, losses = itertools.cycle(batches), []
 
     def call() -> None:
@@ -97,7 +97,7 @@ def needle(name: str, weights: str, batches: str, compiled: bool, dtype: str = "
 
 def pytorch(name: str, weights: str, batches: str, threads: int, compiled: bool) -> Calls:
     """Return a contestant: PyTorch's eager step with the fused optimizer or, with `compiled`,
-    `torch.compile` of the loss. It does not compile `autograd.grad`, but it does `func.grad`."""
+    `torch.compile` of the loss, which can compile `func.grad` but not `autograd.grad`."""
     import torch
 
     torch.set_num_threads(threads)

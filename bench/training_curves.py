@@ -1,9 +1,9 @@
 """Losses of training steps compiled by `needle_tvm.jit`, compared with the losses of eager steps.
 
-A step clears the gradients, goes forward and backward, clips the gradients by their norm, and
+A step clears the gradients, runs forward and backward, clips the gradients by their norm, and
 steps the optimizer and a cosine schedule. Losses are compared, not parameters: if a parameter's
-gradient is only rounding error (a bias before batch norm), AdamW and Lion turn it into steps of
-full size in any direction, without effect on the loss. The steps are also exported: a process that
+gradient is only rounding error (a bias before batch norm), AdamW and Lion turn it into full-size
+steps in any direction, which do not affect the loss. The steps are also exported: a process that
 has only the artifact continues where another process stopped.
 """
 
@@ -35,7 +35,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 NORM = 1.0  # norm to which gradients are clipped
 MOST = 1e-9  # allowed relative difference of losses in float64
 RATIO = 2.0  # allowed distance of compiled float32 from float64, over the distance of eager float32
-HALF = 5  # steps of each of the two processes with only the artifact
+HALF = 5  # steps of each of the two processes that have only the artifact
 
 _GOES_ON = """
 import sys, numpy as np

@@ -35,7 +35,7 @@ def _digits() -> Arrays:
 
 
 def cnn(framework: Any) -> Made:
-    """Return two convolutions with batch norm and dropout, on digits of 8 x 8."""
+    """Return two convolutions with batch norm and dropout, on 8 x 8 digits."""
     nn = framework.nn
     images, labels = _digits()
 
@@ -54,7 +54,7 @@ def cnn(framework: Any) -> Made:
 
 
 def gpt(framework: Any) -> Made:
-    """Return a GPT with dropout, on characters of Python's library."""
+    """Return a GPT with dropout, on the characters of two standard library modules."""
     nn = framework.nn
     files = [Path(str(module.__file__)) for module in (argparse, typing)]
     text = "".join(file.read_text(encoding="utf-8") for file in files).encode("ascii", "replace")
@@ -161,7 +161,7 @@ def vae(framework: Any) -> Made:
 
 
 def gnn(framework: Any) -> Made:
-    """Return a graph network of points that learns the mean distance to a point's nearest point."""
+    """Return a graph network that learns the mean squared distance to the nearest neighbour."""
     nn = framework.nn
 
     class Layer(nn.Module):
@@ -240,7 +240,7 @@ def pinn(framework: Any, functional: bool = False) -> Made:
 
 
 def resnet(framework: Any) -> Made:
-    """Return ResNet-18 on random images of 32 x 32 in ten classes."""
+    """Return ResNet-18 on random 32 x 32 images in ten classes."""
     nn = framework.nn
 
     def norm_after(inputs: int, outputs: int, kernel: int, stride: int) -> Any:

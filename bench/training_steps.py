@@ -30,7 +30,7 @@ PEERS = ("torch", "jax")  # keys of apps.peers
 BATCHES = 8  # number of batches that steps take in turn
 # Allowed differences of losses, relative to the largest; `check_agreement` adds 1e-4 of each loss.
 # Batch norms over 16 numbers, and AdamW, whose steps do not shrink with the gradient, turn rounding
-# in the first step into 4e-3 in the fifth.
+# in the first step into a difference of 4e-3 in the fifth.
 TOLERANCES = {"resnet": 1e-2}
 NOTES = (
     "a step: forward, loss, backward, gradients clipped by norm, AdamW, and the loss read; without "
@@ -38,7 +38,7 @@ NOTES = (
     f"losses of the first {training_calls.COMPARED} steps are compared with losses of eager steps "
     f"in float64: they agree to 1.1e-4, resnet's to {TOLERANCES['resnet']:g}; `error` is "
     "the largest difference over the largest loss",
-    "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
+    "torch.compile compiles the loss (for pinn, with derivatives by torch.func); PyTorch's "
     "AdamW is the fused one; JAX's state is donated",
     "first call: the first step with an empty cache, after imports, while the others wait",
 )
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         more = {"notes": NOTES, "title": title, "table": table, "draw": charts.draw_ratios}
         return harness.run(options, "training_steps", cases, PEERS, **more)
     jobs = [partial(measure_memory, n, options) for n in harness.chosen(MODELS, options.parts)]
-    title = "most bytes of arrays in a step above the bytes before it"
+    title = "most bytes of arrays in a step, minus the bytes before it"
     return harness.record(
         *(
             options,

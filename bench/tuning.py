@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
             bar(number, len(left), f"{case.name}: TVM's search")
             try:
                 stock = search("stock", folder, subject, options, ours["seconds"])
-            except ChildError as error:  # its contestant then fails by name
+            except ChildError as error:  # the contest below reports the failed contestant
                 stock = {"error": error_line(error)}
             found = contests.run(case.name, entries(subject, folder, options), options)
         report["cases"].append({**found, "searches": {OURS: ours, STOCK: stock}})

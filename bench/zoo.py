@@ -1,4 +1,4 @@
-"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, and PyTorch itself.
+"""Load, compile and time 120 architectures from PyTorch and ONNX, and compare with PyTorch.
 
     python -m bench.zoo others timm                      # groups, or single models by name
     python -m bench.zoo --steps load eager gradients     # without compiling
@@ -52,8 +52,8 @@ NOTES = (
     f"{OURS} is the exported artifact, called with NumPy arrays; all take {SETS} sets of inputs in "
     "turn; torch.compile: inductor's C++, max-autotune, weights frozen",
     f"a model that {OURS} refuses, or whose results differ from PyTorch's, counts as 0",
-    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured along "
-    "with each model, over the time of a call, or of a kernel; the rest is beyond it. Operations "
+    "roofline: the least time that the kernels need, by arithmetic or traffic at limits measured "
+    "with each model, over the time of a call or a kernel; the rest is beyond it. Operations "
     "on padding count; a kernel with operations that TVM cannot count reaches nothing",
 )
 DIFFERENTIATED = 30

@@ -19,8 +19,8 @@ Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., 2015, three levels deep. Upsampling is a transposed convolution, or
-    bilinear."""
+    """Ronneberger et al., 2015, three levels deep. Upsampling is a transposed convolution or
+    bilinear resizing."""
 
     def __init__(self, transposed: bool, widths: tuple[int, ...] = (16, 32, 64)) -> None:
         super().__init__()

@@ -3,8 +3,8 @@
     python -m docs.prose            # every file that git knows, except tests and measured results
     python -m docs.prose README.md  # these files
 
-Each rule is a pattern with advice and an example; a rule is worth having while it raises almost no
-false alarms. Ruff checks the mood of docstrings (D401, D402). No pattern finds
+Each rule is a pattern with advice and an example; a rule is worth having only if it raises almost
+no false alarms. Ruff checks the mood of docstrings (D401, D402). No pattern finds
 the rest: docs/contributing/prose.md.
 """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-# A name that is on several pages has its text on the first; the other pages link to it.
+# A name on several pages is documented on the first of them; the other pages link to it.
 PAGES = (
     "needle.init",
     "needle.ops",
@@ -55,9 +55,9 @@ Each function is also `ndl.NAME`, and a method of Tensor if NumPy or PyTorch has
 (Functions that only other functions need, such as `getitem` for `x[key]` and `make_tuple`, are in
 `ndl.ops` alone.)
 
-- Tensors of different dtypes, and numbers in place of a Tensor, follow NumPy's [rules of
-  promotion](https://numpy.org/neps/nep-0050-scalar-promotion.html), and shapes follow its rules of
-  broadcasting. A sum or product of bools or integers, also a cumulative one, is int64.
+- Tensors of different dtypes, and numbers in place of a Tensor, follow NumPy's [promotion
+  rules](https://numpy.org/neps/nep-0050-scalar-promotion.html), and shapes follow its broadcasting
+  rules. Sums and products of bools or integers, including cumulative ones, are int64.
 - `axis` is one axis, and `axes` is one or several; None means all axes, and negative numbers count
   from the end. `keepdims` keeps the axes that a function would remove, with extent 1. PyTorch's
   names `dim` and `keepdim` are accepted as well.
@@ -81,7 +81,7 @@ class Entry(NamedTuple):
 
 
 def entries(page: str) -> list[Entry]:
-    """Return the public names of a module, except modules, in alphabetical order."""
+    """Return the public names of a module, except submodules, in alphabetical order."""
     module = importlib.import_module(page)
     if page == "needle.ops":
         found = dict(module.FUNCTIONS)
@@ -182,19 +182,19 @@ def markdown(text: str) -> str:
 
 
 def call(text: str) -> str:
-    """Return a name and its arguments as a block of code whose lines end between arguments."""
-    glued = text.replace(" ", "\0").replace(",\0", ", ")  # so that lines end only there
+    """Return a name and its arguments as a block of code, broken only between arguments."""
+    glued = text.replace(" ", "\0").replace(",\0", ", ")  # so that lines end only after commas
     lines = textwrap.wrap(glued, 88, subsequent_indent="    ", break_long_words=False)
     return "\n".join(["```python", *lines, "```"]).replace("\0", " ")
 
 
 def home_of(entry: Entry) -> Entry:
-    """Return the first entry with the same value: the entry that has the text."""
+    """Return the first entry with the same value: the entry that shows the docstring."""
     return next(other for other in documented() if other.value is entry.value)
 
 
 def section(entry: Entry) -> str:
-    """Return the heading, call and text of an entry, and of the methods of a class."""
+    """Return an entry's heading, signature and docstring; for a class, also its methods'."""
     lines = [f'<a id="{entry.name}"></a>', "", f"## {entry.name}", ""]
     if signature := signature_of(entry.value):
         lines += [call(entry.full_name + signature), ""]
@@ -212,7 +212,7 @@ def section(entry: Entry) -> str:
 
 
 def index(found: list[Entry]) -> str:
-    """Return a table of the page's names, by the first sentence of the file that defines them."""
+    """Return a table of the page's names, grouped by the first sentence of their source file."""
     groups: dict[str, list[str]] = {}
     for entry in found:
         file = sys.modules.get(getattr(entry.value, "__module__", None) or entry.page)
@@ -231,7 +231,7 @@ def page_name(page: str) -> str:
 
 
 def about(page: str) -> str:
-    """Return the text at the top of a page: its module's, without the part about its files."""
+    """Return the text at the top of a page: the module's docstring without the part on files."""
     if page == "needle.ops":
         return _OPS
     return markdown(text_of(importlib.import_module(page)).partition(_INSIDE)[0])

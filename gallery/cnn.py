@@ -1,12 +1,12 @@
 """A convolutional network learns to read handwritten digits of 8 x 8 pixels.
 
-The same small filters are applied at every place, so the network needs few weights. Training shifts
-each image by up to a pixel, which gives nine times as many images. The picture shows the answers of
-the first filters to a digit, and the test images that are still misread.
+The same small filters are applied at every position, so the network needs few weights. Training
+shifts each image by up to a pixel, which gives nine times as many images. The picture shows the
+first filters' answers to a digit, and the test images that are still misread.
 
 Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition"
 (1998).
-Measured: 98.6 % of the test images right after 3 s of training; logistic regression 95.2 %.
+Measured: 98.6 % test accuracy after 3 s of training; logistic regression reaches 95.2 %.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The common part of every lesson: options, progress, and the export to a library that runs.
+"""The common part of every lesson: options, progress, and the export and test of the library.
 
 A lesson first calls `Lesson(steps)`, then loops over `lesson.training()`, and ends with
 `lesson.finish(...)`, which writes NAME.png, NAME.json and the exported model NAME/ to the folder
@@ -41,7 +41,7 @@ matplotlib.rcParams.update(
     }
 )
 
-# Runs in a separate process without needle and TVM's compiler.
+# Runs in a separate process without needle or TVM's compiler.
 SERVE = """
 import sys
 import numpy as np
@@ -86,7 +86,7 @@ class Lesson:
         self._text = ""
 
     def training(self, steps: int | None = None, title: str = "") -> Iterator[int]:
-        """Yield the numbers of the steps; a bar on stderr shows the progress."""
+        """Yield the step numbers; a bar on stderr shows the progress."""
         steps = self.steps if steps is None else steps
         bar = Progress(
             TextColumn(f"{self.name} {title}".strip()),
@@ -198,7 +198,7 @@ def predict(model: Any, *arrays: Any) -> Any:
 
 
 def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
-    """Return (N, tokens, tokens) for each encoder layer: the attention of each token to another."""
+    """Return each encoder layer's attention (N, tokens, tokens) of every token to every other."""
     attentions = [layer.self_attn for layer in layers]
     seen: list[Any] = []
     hooks = [a.register_forward_hook(lambda _, given, y: seen.append(given[0])) for a in attentions]
@@ -212,9 +212,9 @@ def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
 def likeness(real: np.ndarray[Any, Any], made: np.ndarray[Any, Any], k: int = 3) -> float:
     """Return how well the samples `made` (n, features) cover the samples `real`, from 0 to 1.
 
-    Precision is the share of made samples that are closer to a real sample than its k-th real
-    neighbour; recall is the same with real and made exchanged (Kynkäänniemi et al. 2019). The
-    result is their harmonic mean.
+    Precision is the share of `made` samples that are at least as close to some real sample as its
+    k-th real neighbour; recall exchanges `real` and `made` (Kynkäänniemi et al. 2019). The result
+    is the harmonic mean of both.
     """
 
     def covered(points: np.ndarray[Any, Any], centres: np.ndarray[Any, Any]) -> float:
@@ -226,9 +226,9 @@ def likeness(real: np.ndarray[Any, Any], made: np.ndarray[Any, Any], k: int = 3)
 
 
 def laid_out(near: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return places (n, 2) for the nodes of a graph; `near` (n, n) is 1 for neighbours.
+    """Return positions (n, 2) for the nodes of a graph; `near` (n, n) is 1 for neighbours.
 
-    Neighbours attract each other, all nodes repel each other (Fruchterman and Reingold 1991).
+    Neighbours attract each other; all nodes repel each other (Fruchterman and Reingold 1991).
     """
     n = len(near)
     places = random.standard_normal((n, 2))

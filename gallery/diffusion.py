@@ -22,7 +22,7 @@ lesson = Lesson(steps=6000)
 train, test = ndl.data.DigitsDataset(train=True), ndl.data.DigitsDataset(train=False)
 digits = 2 * train.x - 1
 
-# A digit's share after t of TIMES steps of adding noise is kept[t].
+# kept[t] is the digit's share of a noisy image at time t of TIMES.
 added = np.linspace(1e-3, 0.15, TIMES)
 kept = np.cumprod(1 - added).astype("float32")
 
@@ -34,7 +34,7 @@ def block():
 
 
 class Denoiser(nn.Module):
-    """Noisy digits (N, 64) and their times (N,) -> the noise in them (N, 64)."""
+    """Maps noisy digits (N, 64) and their times (N,) to the noise in them (N, 64)."""
 
     def __init__(self):
         super().__init__()

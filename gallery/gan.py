@@ -1,8 +1,8 @@
 """Two networks learn from each other: one draws digits, the other tells them apart from real ones.
 
 The generator never sees a digit. It turns random numbers into an image, and the discriminator's
-gradient tells it how to make the image look more real. The picture shows the images that the same
-random numbers give in the course of training, and drawings at the end.
+gradient tells it how to make the image look more real. The picture shows how the images from the
+same random numbers change in the course of training, and drawings at the end.
 
 Source: Goodfellow et al., "Generative adversarial nets" (2014).
 Measured: likeness to test digits (common.py) 0.74 after 26 s of training; samples of a Gaussian
@@ -17,7 +17,7 @@ from common import Lesson, likeness, predict, tiles
 from needle import nn
 
 RANDOM, WIDTH, BATCH = 16, 256, 64
-SHOWN = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)  # parts of the training
+SHOWN = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)  # fractions of the training
 
 lesson = Lesson(steps=6000)
 

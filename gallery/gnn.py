@@ -7,7 +7,8 @@ each member.
 
 Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks" (2016);
 Zachary, "An information flow model for conflict and fission in small groups" (1977).
-Measured: 31 of the other 32 members right after 1 s of training; by friendship with the two, 29.
+Measured: after 1 s of training, the choices of 31 of the other 32 members are right; counting
+friendships with the two gets 29 right.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from common import Lesson, laid_out, predict
 from needle import nn
 
 MEMBERS, WIDTH, TEACHER, PRESIDENT = 34, 16, 0, 33
-# The friends of each member that have larger numbers.
+# Each member's friends with larger numbers.
 FRIENDS = {
     0: (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 31), 1: (2, 3, 7, 13, 17, 19, 21, 30),
     2: (3, 7, 8, 9, 13, 27, 28, 32), 3: (7, 12, 13), 4: (6, 10), 5: (6, 10, 16), 6: (16,),
@@ -40,7 +41,7 @@ share = 1 / np.sqrt(degree[source] * degree[target])[:, None]
 
 
 class GCN(nn.Module):
-    """Features (members, MEMBERS) and the graph -> the scores of both choices (members, 2)."""
+    """Maps features (members, MEMBERS) and the graph to scores of both choices (members, 2)."""
 
     def __init__(self):
         super().__init__()

@@ -5,7 +5,7 @@ everything that later layers need. A residual block adds its result to its input
 gradient can bypass the block. The picture shows both losses.
 
 Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (2015).
-Measured: 98.0 % of the test digits right, the plain network 71.6 %; 8 s of training for both.
+Measured: 98.0 % test accuracy, and 71.6 % with the plain network; 8 s of training for both.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ x, x_test = train.x.reshape(-1, 1, 8, 8), test.x.reshape(-1, 1, 8, 8)
 
 
 def convolution(inputs):
-    """Return a 3 x 3 convolution that keeps the image's size, and its norm."""
+    """Return a 3 x 3 convolution that keeps the image's size, followed by batch norm."""
     return nn.Sequential(
         nn.Conv2d(inputs, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS)
     )

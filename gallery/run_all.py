@@ -67,7 +67,7 @@ def contact_sheet(out: Path, names: list[str]) -> Figure:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=Path("out/gallery"), help="folder of results")
-    parser.add_argument("--steps", help="training steps of each lesson (its own number)")
+    parser.add_argument("--steps", help="training steps of each lesson (the lesson's own)")
     options = parser.parse_args()
     shared = ["--out", str(options.out)] + (["--steps", options.steps] if options.steps else [])
     results, failed = [], []

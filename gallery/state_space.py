@@ -1,12 +1,12 @@
 """A selective state-space model (S6) learns to keep letters and to ignore the rest.
 
-It reads 24 places, four with letters and the others empty, then four question marks, where it must
-give the letters in order. The input decides how fast the state decays and what the step adds to it;
-`needle.scan` runs the steps. The picture shows how much of the state each place replaces.
+It reads 24 symbols, four letters and the others empty, and then four question marks, at which it
+must give the letters in order. The input decides how fast the state decays and what the step adds
+to it; `needle.scan` runs the steps. The picture shows how much of the state each symbol replaces.
 
 Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces" (2023),
 section 3, without convolution and gate; the task is their selective copying.
-Measured: 99.0 % of the letters right; 11.9 % without a state, where 12.5 % are right by chance.
+Measured: 99.0 % of the letters are right; without a state, 11.9 % (chance: 12.5 %).
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ lesson = Lesson(steps=1000)
 
 
 class S6(nn.Module):
-    """(time, batch, WIDTH) -> the same shape; without `memory` each step starts empty."""
+    """Maps (time, batch, WIDTH) to the same shape; without `memory` each step's state is new."""
 
     def __init__(self, memory):
         super().__init__()
@@ -53,7 +53,7 @@ def drawn(rows):  # input (time, rows) and its letters (COPIED, rows)
 
 
 def trained(title, memory, steps):
-    """Return a trained model: (time, batch) -> the scores of the letters at each time."""
+    """Return a trained model, which maps (time, batch) to the letters' scores at each time."""
     model = nn.Sequential(nn.Embedding(LETTERS + 2, WIDTH))
     for _ in range(2):
         layers = nn.LayerNorm(WIDTH), S6(memory), nn.GELU(), nn.Linear(WIDTH, WIDTH)

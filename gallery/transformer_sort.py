@@ -1,13 +1,13 @@
-"""A Transformer learns to sort ten numbers, at all places at once.
+"""A Transformer learns to sort ten numbers, at all positions at once.
 
-It sees rows of digits and the sorted rows, never a rule. At each place it must give the digit of
-the sorted row, and it must count the smaller digits to find it. The picture shows which inputs each
-place of the result attends to.
+It sees rows of digits and the sorted rows, never a rule. At each position it must give the sorted
+row's digit; to find it, it must count the smaller digits. The picture shows which inputs each
+position of the result attends to.
 
 Source: Vaswani et al., "Attention is all you need" (2017); Karpathy's minGPT has sorting as an
 exercise.
-Measured: 99.9 % of new rows sorted without a mistake after 9 s of training; the median digit of
-each place is right in 0.1 %.
+Measured: after 9 s of training, 99.9 % of new rows are sorted without a mistake; giving each
+position its median digit sorts 0.1 %.
 """
 
 import numpy as np

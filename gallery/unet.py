@@ -41,7 +41,7 @@ def block(inputs, outputs):
 
 
 class UNet(nn.Module):
-    """Pictures (N, 1, H, W) -> scores (N, 1, H, W); H and W are multiples of 4."""
+    """Maps pictures (N, 1, H, W) to scores (N, 1, H, W); H and W are multiples of 4."""
 
     def __init__(self, c):
         super().__init__()

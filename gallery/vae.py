@@ -2,11 +2,11 @@
 
 The encoder gives each image a small cloud in the plane, and the decoder draws an image from a point
 of the cloud. The loss rewards good drawings, and clouds that together fill the plane around zero.
-The picture shows where test digits lie, and the drawings of points of the plane.
+The picture shows where test digits lie, and what is drawn from points of the plane.
 
 Source: Kingma and Welling, "Auto-encoding variational Bayes" (2013).
-Measured: squared error 0.031 a pixel on test digits after 4 s of training; two principal components
-0.053.
+Measured: squared error 0.031 per pixel on test digits after 4 s of training; with two principal
+components, 0.053.
 """
 
 import numpy as np

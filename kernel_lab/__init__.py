@@ -10,16 +10,16 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
 
 - `workloads` defines computations: sizes, a definition in TE, a NumPy reference, useful work.
   `ladders` defines their schedules: one function per rung and one file per workload and device. A
-  rung's docstring gives its reason, and `expected` its factor against the rung it starts from; a
+  rung's docstring gives its reason, and `expected` its speed-up over the rung it starts from; a
   rewrite of the definition is a separate rung. `registry` lists both without importing TVM.
 - `run` builds the rungs, checks them and the peers against NumPy in float64, times them in one
   contest, and returns the plain data of `results`. `table` prints this data and `report` makes a
   page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
-- `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
+- `trace` runs scheduled code in Python and records every access, even of GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
   the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. For the
-  roofline, whose `limits` are measured, `traffic` counts the bytes of each cache level at the size
-  of the run, from addresses alone (`trace.stream`).
+  roofline, `limits` measures the machine, and `traffic` counts the bytes that each cache level
+  moves at the size of the run, from addresses alone (`trace.stream`).
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.

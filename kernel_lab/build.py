@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # the targets of GPU rungs if no GPU is present
 
-_DOTS = "avx512vnni"  # LLVM's name of the feature that `Processor.dots` stands for
+_DOTS = "avx512vnni"  # LLVM's name for the feature that `Processor.dots` stands for
 
 
 def description(device: str, arch: str | None = None) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def compile_module(module: IRModule, target: Target) -> Any:
 def write_library(module: IRModule, target: Target, path: Path) -> None:
     """Compile and link a module into a shared library that runs without a compiler.
 
-    A GPU's kernels are machine code, compiled by nvcc without its fast mathematics. Raises
+    A GPU's kernels are machine code, compiled by nvcc without fast math. Raises
     TargetError if there is no nvcc, CudaCompilerError if nvcc rejects the code, ToolchainError if
-    the C++ compiler cannot link for that machine.
+    the C++ compiler cannot link for the target's machine.
     """
     from needle_tvm.lower.gpu_code import export_library
 

@@ -85,8 +85,8 @@ def hot_part(text: str) -> HotPart:
 @dataclass(frozen=True)
 class X86Counts:
     """Instructions in a piece of x86 code. `registers` counts instructions by the widest vector
-    register they name. `stack_stores` and `stack_loads` are values that did not fit into registers:
-    in a hot loop, spills or a local buffer left in memory."""
+    register they name. `stack_stores` and `stack_loads` count values that did not fit into
+    registers: in a hot loop, spills or a local buffer left in memory."""
 
     instructions: int = 0
     registers: dict[str, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32
 
 
 def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
-    """Return an array of values that no right result has: NaN, or the least integer."""
+    """Return an array of values that no correct result has: NaN, or the least integer."""
     kind = np.dtype(dtype)
     return np.full(tuple(shape), np.nan if kind.kind == "f" else np.iinfo(kind).min, kind)
 
@@ -114,7 +114,7 @@ def _torch_vector_add(torch: Any, tensors: list[Any], mode: str) -> Callable[[],
 
 
 def _torch_conv1d(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
-    """Return a call of PyTorch's conv1d. It is a correlation, so it gets the reversed kernel; the
+    """Return a call to PyTorch's conv1d. It is a correlation, so it gets the reversed kernel; the
     reversal is not timed."""
     signal, kernel = tensors[0][None, None], tensors[1].flip(0)[None, None]
     extent, taps = tensors[0].shape[0], tensors[1].shape[0]

@@ -37,7 +37,7 @@ def compile_together(sources: Mapping[str, str], arch: str) -> dict[str, list[Ke
     if there is no nvcc, and LabError, naming the source, if a source does not compile or has no
     kernel.
     """
-    by_head: dict[str, list[str]] = {}  # kernels by the definitions before them
+    by_head: dict[str, list[str]] = {}  # kernels by the definitions that precede them
     owners: dict[str, str] = {}  # the source of each renamed kernel
     threads: dict[str, int] = {}
     for number, (name, source) in enumerate(sources.items()):

@@ -1,10 +1,10 @@
 """The exercises of the course: find them, and judge what the reader has written.
 
 An exercise is a file `exercises/LESSON_NUMBER_name.py`. Its docstring states the task, and `...`
-marks the blanks to fill. Its function `check()` yields judgements: a `Shown` of
-`kernel_lab.show`, or a tuple of a bool, a text that says what was found, and, where the text alone
-does not say it, the reason for which it is wrong. The reason is printed only if the bool is False.
-The first judgement that is not right decides. A `Shown` beside a rung is timed if it is right.
+marks the blanks to fill. Its function `check()` yields judgements. A judgement is a `Shown` from
+`kernel_lab.show`, or a tuple: a bool, a text that says what was found, and optionally the reason
+that it is wrong, which is printed only if the bool is False. The first judgement that is not right
+decides. A `Shown` that was made beside a rung is timed if it is right.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NAME = re.compile(r"(\d+)_(\d+)_\w+\.py")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found about an exercise: its number, such as "3.1", and file; `state` is RIGHT,
-    WRONG or UNWRITTEN, and `text` says what is right, or what is wrong and where."""
+    """The verdict on an exercise, whose number is such as "3.1". `state` is RIGHT, WRONG or
+    UNWRITTEN, and `text` says what is right, or what is wrong and where."""
 
     number: str
     path: Path
@@ -62,9 +62,9 @@ def find(number: str, folder: Path = EXERCISES) -> list[Path]:
 
 
 def blanks(source: str) -> list[int]:
-    """Return the lines of a file in which `...` stands for something to write, each once.
+    """Return the numbers of the lines in which `...` marks a blank, each once.
 
-    An ellipsis in an index or a type (`x[..., 0]`) is none. Raises SyntaxError.
+    An ellipsis in an index or a type (`x[..., 0]`) is not a blank. Raises SyntaxError.
     """
     tree = ast.parse(source)
     indices = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
@@ -79,7 +79,7 @@ def blanks(source: str) -> list[int]:
 
 
 def check(path: Path) -> Verdict:
-    """Judge an exercise. Errors in the reader's code make it wrong, with the line."""
+    """Judge an exercise. An error in the reader's code makes it wrong; the text names the line."""
     lesson, number = path.name.split("_")[:2]
     name = _dotted(int(lesson), int(number))
     try:
@@ -97,11 +97,11 @@ def check(path: Path) -> Verdict:
 
 
 class _Wrong(Exception):
-    """A judgement that is not right, with what was found."""
+    """A judgement that is not right; the message says what was found."""
 
 
 def _judged(judgements: Any) -> str:
-    """Return the texts of judgements that are all right; raise _Wrong for the first other one."""
+    """Return the texts of the judgements; raise _Wrong for the first that is not right."""
     texts = []
     for judgement in judgements:
         if isinstance(judgement, Shown):

@@ -1,8 +1,8 @@
 """The figures of a GPU rung that need no run on a GPU.
 
 Registers, spills and shared memory are ptxas' own figures. Occupancy follows from these and the
-threads of a block (`occupancy`). Sectors and banks are counted in a trace (`trace.gpu`); loads of
-shared memory are joined if nvcc joined all of them.
+threads of a block (`occupancy`). Sectors and banks are counted in a trace (`trace.gpu`); loads from
+shared memory count as joined if nvcc joined all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's vector access in PTX
 def add_figures(
     ladder: Ladder, entries: Sequence[RungResult], case: Case, arch: str, say: Progress
 ) -> None:
-    """Fill in `static` of the entries that have a module, all compiled by one call of nvcc.
+    """Fill in `static` for the entries that have a module; all of them are compiled together.
 
     If nvcc is missing or rejects the code, or no trace is small enough, the figures say so.
     """
@@ -134,8 +134,8 @@ HEADINGS = (
     "warps/SM",
     "limit",
     "banks",
-    "sectors a load",
-    "sectors a store",
+    "sectors/load",
+    "sectors/store",
 )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
 _NVCC_SECONDS = 600  # allows for other work on the machine
-_WIDEST = 160  # characters of an unchanged line in a difference
+_WIDEST = 160  # the most characters shown of an unchanged line in a difference
 
 
 def tvmscript(module: IRModule) -> str:
@@ -49,9 +49,9 @@ def unified(old: str, new: str, context: int = 2) -> str:
     them.
 
     Lines that differ only in their indentation count as the same and are written as in `new`, so
-    that a loop around a nest does not change every line of the nest. Unchanged lines are cut to 160
-    characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's pattern
-    matching).
+    that a new loop around a nest does not mark every line of the nest as changed. Unchanged lines
+    are cut to 160 characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and
+    Obershelp's pattern matching).
     """
     before, after = ([line.rstrip() for line in text.splitlines()] for text in (old, new))
     matcher = difflib.SequenceMatcher(

@@ -24,7 +24,7 @@ WORKING_SETS = (1 << 18, 1 << 22, 1 << 26)  # bytes: an L2 cache, an L3 cache, m
 
 _STEPS = 1 << 16  # steps of an accumulator's chain: far more work than starting a thread
 _LEAST_BYTES = 1 << 22  # least bytes that one call of the triad moves, for the same reason
-_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # blocks of a probe, in turn with the other probes
+_BLOCKS, _BLOCK_SECONDS = 12, 0.012  # timed blocks of each probe; the probes alternate
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def work(function: PrimFunc) -> tuple[int, int]:
 def peak(cores: int, registers: int, lanes: int) -> Probe:
     """Build a probe of arithmetic: chains of multiply-adds on every core, without memory traffic.
 
-    `lanes` is the number of float32 in a register. The running product a = a x + a is one fused
+    `lanes` is the number of float32 values in a register. The product a = a x + a is one fused
     multiply-add that depends on the previous one; half of the vector registers as independent
     chains hide its latency. With x = 0 it stays at one.
     """

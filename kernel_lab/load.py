@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-BUSY = 0.15  # a machine counts as loaded from this share of the processors' time
+BUSY = 0.15  # a machine is busy if other work has at least this share of the processors' time
 _SECONDS = 0.5
 _STAT = Path("/proc/stat")
 

@@ -24,7 +24,7 @@ _KIB = 1024
 @dataclass(frozen=True)
 class Sm:
     """The limits of an SM: warps, blocks, and bytes of shared memory. Each block takes `reserved`
-    further bytes, and blocks get whole pieces of `piece` bytes."""
+    further bytes, and its memory is rounded up to whole pieces of `piece` bytes."""
 
     warps: int
     blocks: int

@@ -57,13 +57,13 @@ class WrongElement:
 class Shown:
     """A judged schedule.
 
-    `right` says whether the result agrees with NumPy's; `wrong` is the first element that does not,
-    and `error` the reason for which there is no result (TVM refuses the schedule). `size` is the
-    size of the run, `traced` the size at which the accesses were checked and counted: the same, or
-    a smaller one, which cuts the tiles alike, if a trace of the run would be too large. `beside` is
-    the name of the rung that it is timed against, or None. `trace` has the accesses, `lines` the
-    cache lines that the instructions touch, by buffer of global memory. Times, the picture and the
-    figures of a GPU are made when they are first read.
+    `right` says whether the result agrees with NumPy's; `wrong` is the first element that does not.
+    `error` is the reason that there is no result, such as TVM's reason for refusing the schedule.
+    `size` is the size of the run. `traced` is the size at which the result was checked and the
+    accesses were counted: the same, or, if a trace of the run would be too large, a smaller size
+    that cuts the tiles in the same way. `beside` is the name of the rung that the schedule is timed
+    against, or None. `trace` has the accesses, `lines` the cache lines that the instructions touch,
+    by buffer of global memory. Times, the picture and a GPU's figures are computed when first read.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class Shown:
     def lines(self) -> dict[str, int]:
         """Cache lines of 64 bytes that the instructions touch, by buffer of global memory.
 
-        Each load or store counts every time. On a GPU an instruction is that of a warp. The dict is
-        empty if the schedule has no result.
+        Each load or store counts every time. On a GPU, an instruction is that of a whole warp. The
+        dict is empty if the schedule has no result.
         """
         if self._trace is None:
             return {}
@@ -142,7 +142,7 @@ class Shown:
         return {each.name: each.line_accesses for each in counts if each.scope == "global"}
 
     def misses(self, cache: int) -> int:
-        """Return the misses of an LRU cache of `cache` bytes, one for each worker, all together.
+        """Return the total misses of LRU caches of `cache` bytes, one for each worker.
 
         Raises LabUsageError unless `cache` is a number of whole lines, LabError if the schedule has
         no result.
@@ -164,7 +164,7 @@ class Shown:
 
     @cached_property
     def _times(self) -> tuple[float, float | None] | None:
-        """The seconds of a call, and the other rung's time divided by them."""
+        """The seconds per call, and the other rung's time divided by them."""
         if not self.right or (self._on_gpu and build.why_no_gpu() is not None):
             return None
         from kernel_lab.field import Field
@@ -185,19 +185,19 @@ class Shown:
 
     @property
     def seconds(self) -> float | None:
-        """The seconds of a call at the size `size`; None if it is not right, and for a GPU kernel
-        on a machine without a GPU. Raises WrongResult if the compiled code is wrong."""
+        """The seconds per call at the size `size`; None if the result is not right, and for a GPU
+        kernel on a machine without a GPU. Raises WrongResult if the compiled code is wrong."""
         return self._times and self._times[0]
 
     @property
     def faster(self) -> float | None:
-        """The time of the rung beside it divided by the time of this schedule; None without such a
+        """The time of the rung `beside` divided by the time of this schedule; None without such a
         rung or without times."""
         return self._times and self._times[1]
 
     @cached_property
     def picture(self) -> str:
-        """The accesses over time as an <svg> element, on a GPU those of a warp.
+        """The accesses over time as an <svg> element; on a GPU, those of one warp.
 
         Raises LabError if the schedule has no result.
         """
@@ -220,7 +220,7 @@ class Shown:
 
     @property
     def speed(self) -> str:
-        """One line: the time of a call, and how fast it is beside the other rung."""
+        """One line: the time of a call, and the speed relative to the other rung."""
         if self.seconds is None:
             return "not timed: " + str(build.why_no_gpu() if self.right else "it is not right")
         said = f"{duration(self.seconds)} at {describe(self.size)}"
@@ -260,13 +260,14 @@ def show(
     `schedule(sch, case)` changes the loops of `sch`, as a rung does; `case["M"]` is a dimension and
     `case.processor` has the processor's facts. `size` gives dimensions in place of the workload's
     first size. The result is checked and the accesses are counted at that size if it is given and
-    small enough, else at a small size with the same loops, whose tiles are cut alike. `beside`
-    names a rung to time it against. `define(case)` is a definition of your own, which computes the
-    same result. `processor` takes the place of this machine's processor, which makes counts equal
-    on all machines. `arch` is a GPU architecture, such as "sm_75", for the figures of a GPU kernel.
+    small enough, else at a small size with the same loops and tiles cut in the same way. `beside`
+    names a rung to time the schedule against. `define(case)` is a definition of your own, which
+    computes the same result. `processor` replaces this machine's processor, so that counts are
+    equal on all machines. `arch` is a GPU architecture, such as "sm_75", for a GPU kernel's
+    figures.
 
-    Raises LabUsageError, naming the argument, for a schedule that is no function of (sch, case), an
-    unknown workload, device, rung or dimension, and for a size that `beside` does not take.
+    Raises LabUsageError, naming the argument, for a schedule that is not a function of (sch, case),
+    an unknown workload, device, rung or dimension, and for a size that `beside` does not take.
     """
     ladder = registry.ladder(workload, device)
     _check_function("schedule", schedule, "(sch, case)", 2)
@@ -303,8 +304,8 @@ def _check_function(name: str, value: Any, arguments: str, count: int) -> None:
 def _traced(
     workload: Workload, rung: Rung, case: Case, asked: Mapping[str, Any] | None
 ) -> tuple[Trace, dict[str, Any]]:
-    """Return the trace of a rung and its size: `asked` if it is small enough, else a smaller size
-    that cuts the tiles as the case's own does, else (if that is too large) the size of a picture.
+    """Return a rung's trace and the traced size: `asked` if it is small enough, else a smaller size
+    that cuts the tiles as the case's size does, else (if even that is too large) a picture's size.
     """
     if asked is not None:
         inputs, cores = workload.inputs(asked), case.processor.cores

@@ -49,7 +49,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def workload(name: str) -> Workload:
-    """Return the workload of that name. Raises LabUsageError if there is none."""
+    """Return the workload with this name. Raises LabUsageError if there is none."""
     if name not in WORKLOADS:
         raise LabUsageError(f"unknown workload {name!r}: must be one of {', '.join(WORKLOADS)}")
     return WORKLOADS[name]

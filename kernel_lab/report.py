@@ -239,7 +239,7 @@ def _moves(result: LabResult, found: Mapping[str, Traffic]) -> str:
         return ""
     here, there = found[best.name], found[first]
     levels = ["in loads and stores"]
-    levels += [f"in lines that {cache.size >> 10} KiB miss" for cache in here.caches]
+    levels += [f"in lines that a cache of {cache.size >> 10} KiB misses" for cache in here.caches]
     shares = [
         f"{digits(100 * before / now)}% {level}"
         for now, before, level in zip(
@@ -351,8 +351,8 @@ def _notes(result: LabResult) -> str:
         " quartiles). A factor above 1 means that the rung is faster.",
         "GFLOP/s and the share of the roofline count useful arithmetic and compulsory traffic only:"
         " no padding.",
-        "A factor in red lies more than half outside the range that was expected of the step. If"
-        " the figures are rough, no factor is red.",
+        "A factor in red is less than half of the least factor that was expected of the step, or"
+        " more than 1.5 times the greatest. If the figures are rough, no factor is red.",
     ]
     untimed = [f"Nothing was timed. Rungs with pictures were traced and compared with {checked}"]
     notes = [

@@ -94,7 +94,7 @@ def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
 
 
 def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
-    """Return the figures that a report shows of a trace, by kind."""
+    """Return a report's figures of a trace, by kind."""
     space_time = diagrams.space_time
     drawn = {"space-time": space_time(trace, f"{title}: accesses over time", note)}
     last = int(trace.time.max())

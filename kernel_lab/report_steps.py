@@ -12,7 +12,7 @@ from kernel_lab.trace import statistics, trace
 from kernel_lab.workload import Case, Workload, describe
 
 MOST = 4  # rungs side by side
-_FLOPS = 150_000  # most operations of a traced size: a few hundred thousand steps of a naive rung
+_FLOPS = 150_000  # the most operations at a traced size: a naive rung takes a few 100,000 steps
 
 
 def side_by_side(workload: Workload, rungs: Sequence[Rung], case: Case) -> str:

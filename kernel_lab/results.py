@@ -59,7 +59,7 @@ class Requests:
 
     `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
     `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
-    request; 1 is no conflict, None no such access.
+    request; 1 means no conflict, None no such access.
     """
 
     size: dict[str, Any]
@@ -113,7 +113,7 @@ class Roofline:
     `gigabytes` is the bandwidth of a working set as large as the workload's own. `seconds` is the
     shortest time that the workload's useful arithmetic and compulsory traffic could take. `bound`
     says which of the two sets it: "arithmetic" or "memory". `caches` maps smaller working sets, in
-    bytes a core, to the triad's GB/s.
+    bytes per core, to the triad's GB/s.
     """
 
     gigaflops: float
@@ -236,7 +236,7 @@ class LabResult:
     sweep_axis: str | None = None
 
     def rung(self, name: str) -> RungResult:
-        """Return the entry of a rung or peer. Raises KeyError if there is none of that name."""
+        """Return the entry of a rung or peer. Raises KeyError if there is none with this name."""
         for entry in (*self.rungs, *self.peers):
             if entry.name == name:
                 return entry

@@ -9,7 +9,7 @@ from kernel_lab.results import Roofline
 from kernel_lab.workload import Processor, Size, Workload
 
 PEAK, TRIAD = "roofline: multiply-adds", "roofline: triad"
-CACHES = (16 << 10, 256 << 10)  # bytes a core: in the first-level cache, in the second-level one
+CACHES = (16 << 10, 256 << 10)  # bytes per core: fit into the first- and second-level cache
 
 
 def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
@@ -24,7 +24,7 @@ def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
 
 
 def cache_triad(size: int) -> str:
-    """Return the name of the triad over `size` bytes a core."""
+    """Return the name of the triad over `size` bytes per core."""
     return f"{TRIAD}, {size >> 10} KiB a core"
 
 

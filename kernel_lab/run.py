@@ -31,14 +31,14 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Request:
-    """A run of a ladder. `rungs` are names, None for all rungs; `sweep` is (dimension, its values).
+    """A run of a ladder. `rungs` are names, or None for all; `sweep` is (dimension, its values).
 
     `trials` is the budget of each of the two search rungs; 0 leaves them out. Each contestant gets
     `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
     `keep_going`, a rung or peer that fails or is wrong does not end the run: it is left out, and
     its `refused` holds the reason. `arch` is the GPU architecture to compile for, such as "sm_75",
     if nothing is timed; None means this machine's GPU, or the newest that the lab knows. With
-    `static` the rungs of a GPU are compiled and traced for the figures that need no GPU
+    `static`, the rungs of a GPU are compiled and traced for the figures that need no GPU
     (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries` has filled: with
     it, nothing is compiled, and the compiler need not be installed. `others` are further
     contestants, each made from the path of the saved inputs.
@@ -235,7 +235,7 @@ def _why_untimed(request: Request) -> str | None:
 
 
 def check_arch(request: Request) -> None:
-    """Raise LabUsageError unless `arch`, if given, names an architecture to compile untimed for."""
+    """Raise LabUsageError if `arch` is given, unless it is a GPU's and nothing is timed."""
     if request.arch is None:
         return
     generation(request.arch)

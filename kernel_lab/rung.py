@@ -23,7 +23,7 @@ _PREDICTION, _PICTURE = "Prediction:", "Picture:"
 
 
 def any_size(size: Size) -> str | None:
-    """Return None: the claim of a rung that is right at every size."""
+    """Return None: the claim of a rung that works at every size."""
     return None
 
 

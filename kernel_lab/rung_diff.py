@@ -38,7 +38,7 @@ class RungDiff:
 def rung_diff(ladder: Ladder, name: str, case: Case, *, small: bool = True) -> RungDiff:
     """Return the difference between the rung `name` and the rung that it starts from.
 
-    With `small` the two are compared at the smallest size at which their loops behave as at the
+    With `small`, the two are compared at the smallest size at which their loops behave as at the
     case's own size (`drawn_size`), else at the case's own size. Raises LabUsageError for an unknown
     rung and for a size that one of the two does not claim.
     """

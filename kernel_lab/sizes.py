@@ -45,7 +45,8 @@ class Nest:
 
 
 def nest_of(module: IRModule) -> Nest:
-    """Return the loops of a scheduled module. A loop without a constant extent counts as long."""
+    """Return the loops of a scheduled module. A loop without a constant extent counts as two
+    iterations."""
     from needle_tvm.tir.functions import NODES, nodes_in
 
     body = module["main"].body
@@ -71,8 +72,8 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
 def checked_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     """Return a small size at which each tile is cut as at the case's own size.
 
-    It is `drawn_size`, with each dimension made longer until it has the remainder of the case's own
-    dimension for each loop over a tile. At most, it is the case's own size.
+    It is `drawn_size` with longer dimensions: divided by the extent of any loop over a tile, each
+    leaves the same remainder as the case's own dimension. It is at most the case's own size.
     """
     size, tiles = _drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)
     longer = {
@@ -109,9 +110,9 @@ def _drawn(
 
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
-    """Return a size at which every rung has two whole tiles along each axis: along each, the
-    largest dimension of the sizes at which the rungs are drawn. Failed rungs, which may have huge
-    tiles, do not count."""
+    """Return a size at which every rung has two whole tiles along each axis. Each dimension is the
+    largest of those at which the rungs are drawn. Failed rungs, which may have huge tiles, do not
+    count."""
     standing = [rung for rung in rungs if rung.kind != "failed"]
     sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {

@@ -58,7 +58,7 @@ def _collect(
         if isinstance(default, ast.Name) and default.id in function.__globals__:
             numbers[default.id] = _assignment(default.id, function.__globals__[default.id])
     name = function.__name__
-    if name in functions:  # of another module
+    if name in functions:  # from another module
         name = f"{function.__module__.rpartition('.')[2]}.{name}"
     functions[name] = _stripped(text, tree)
 
@@ -72,8 +72,8 @@ def _assignment(name: str, value: Any) -> str:
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names, with values, that the code and the functions in it read: names of its own
-    module, and of other ladders' modules (`rows.CHAINS`)."""
+    """Yield the names, with values, that the code and the functions in it read: names from its own
+    module, and from other ladders' modules (`rows.CHAINS`)."""
     module: ModuleType | None = None
     for step in dis.get_instructions(code):
         if module is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):

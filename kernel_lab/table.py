@@ -84,8 +84,8 @@ def _print_conditions(result: LabResult, console: Console) -> None:
         )
     if any(entry.speedup_previous for entry in result.rungs):
         console.print(
-            "x previous: speed over the speed of the rung it starts from; ! marks a factor more "
-            "than half outside the expected range",
+            "x previous: speed over the speed of the rung it starts from; ! marks a factor below "
+            "half of the expected range or above 1.5 times it",
             highlight=False,
         )
     console.print(

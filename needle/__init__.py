@@ -22,15 +22,15 @@ For developers of this package:
   and most norms consist of ops, and compile. The NumPy ops (`ops._numpy_op`) have gradients made of
   tensor ops, so there are gradients of any order, but they have no compiled form. They are in no
   registry, and a trace raises an error that names them.
-- `common.keywords` checks the keywords of public functions, methods and constructors: every name of
-  an axis works, and the error for an unknown keyword names the right one. `autograd.destination`
-  reads the arguments of `to`.
+- `common.keywords` checks the keywords of public functions, methods and constructors: every name
+  for an axis works (`axis`, `dim`), and the error for an unknown keyword names the right one.
+  `autograd.destination` reads the arguments of `to`.
 - `func` has transforms of functions, such as gradients; they use only the engine's
   `vector_jacobian`.
 - `serialize` writes a safetensors file whole or not at all. `training_state` writes a whole
   training state into one such file.
-- `distributed` trains one model in several processes. Hooks of the parameters sum the gradients
-  over the processes, and `rng` draws the numbers of the whole batch in each process.
+- `distributed` trains one model in several processes. Hooks on the parameters sum the gradients
+  over the processes, and `rng` draws the numbers for the whole batch in each process.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
 
@@ -244,7 +244,7 @@ __all__ = [
     "zeros_like",
 ]
 
-# A dtype is a string, its name.
+# A dtype is a string with its name.
 bfloat16, float16, float32, float64 = "bfloat16", "float16", "float32", "float64"
 int8, int16, int32, int64, uint8, uint16 = "int8", "int16", "int32", "int64", "uint8", "uint16"
 half, float, double = float16, float32, float64
@@ -254,7 +254,7 @@ inf, nan, pi = _math.inf, _math.nan, _math.pi
 
 pow = ops.power
 
-# Every op's function is also in needle, by its name; these inner functions are in `ops` alone.
+# Every op's function is also in needle, under its name; these inner functions are only in `ops`.
 _INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}
 if _TYPE_CHECKING:
     from . import onnx as onnx

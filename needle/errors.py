@@ -8,12 +8,12 @@ class ShapeError(ValueError):
 
 
 class TraceError(RuntimeError):
-    """Tracing met something that it cannot record, such as a read of a value or a write to model
+    """Tracing met an action that it cannot record, such as reading a value or writing model
     state."""
 
 
 class ChangedError(RuntimeError):
-    """A tensor that a traced function read as a constant was written to later or no longer
+    """A tensor that a traced function read as a constant has since been written to or no longer
     exists."""
 
 
@@ -23,7 +23,7 @@ class DimError(ValueError):
 
 
 class LinAlgError(ValueError):
-    """A function of needle.linalg cannot work on a matrix: the matrix is singular or not positive
+    """A function of needle.linalg failed on a matrix: the matrix is singular or not positive
     definite, or an iteration did not converge."""
 
 

@@ -3,10 +3,11 @@
 needle has no complex dtype. A complex tensor of shape (...) is a float tensor of shape (..., 2),
 whose last axis holds the real and the imaginary part, as in tinygrad and early versions of PyTorch.
 `from_complex` and `to_complex` convert from and to NumPy's complex arrays; `from_real` makes a
-complex tensor from a real one. An `axis` counts the axes before the parts: -1 is the last of them.
+complex tensor from a real one. An `axis` does not count the axis of these parts: -1 is the axis
+before it.
 
-NumPy (pocketfft) computes the transforms on the host, so they run only in eager code: a trace
-raises an error that names them.
+NumPy (pocketfft) computes the transforms on the host, so they run only in eager code. In a trace
+they raise an error.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class FftOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IfftOp(NumpyOp):
-    """FftOp with a positive exponent. The result is not divided by n, so each of the two ops is the
-    transpose of the other one."""
+    """FftOp with a positive exponent. The result is not divided by n, so the two ops are transposes
+    of each other."""
 
     axis: int
 
@@ -86,7 +87,7 @@ class RfftOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IrfftOp(NumpyOp):
-    """The n real numbers, times n, whose transform begins with x along `axis`."""
+    """n times the n real numbers whose transform along `axis` begins with x."""
 
     axis: int
     n: int
@@ -122,7 +123,8 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
 def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `fft`: y[t] = sum over k of a[k] * exp(2 pi i k t / n) / n along
     `axis`, for complex a (..., 2). With `norm` "backward" the result is divided by n, with "ortho"
-    by the square root of n; with "forward" it is not divided. Otherwise it is like `fft`.
+    by the square root of n; with "forward" it is not divided. Otherwise, this function is like
+    `fft`.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 0.0]))
     >>> ndl.fft.ifft(x).numpy().tolist()
@@ -132,8 +134,9 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """Return `fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`,
-    complex. The other elements are conjugates of these. Otherwise it is like `fft`.
+    """Return the first n // 2 + 1 elements along `axis` of the `fft` of real numbers `a` (..., n,
+    ...). The result is complex. The elements that it leaves out are conjugates of these. Otherwise,
+    this function is like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -149,8 +152,8 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
     with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements are
-    read. The imaginary part of the first element counts as 0; if n is even, the imaginary part of
-    the last element counts as 0 too. Otherwise it is like `ifft`.
+    read. The imaginary part of the first element counts as 0; if n is even, so does that of the
+    last element. Otherwise, this function is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -175,9 +178,9 @@ def from_real(a: Tensor) -> Tensor:
 def from_complex(
     values: Any, device: DeviceLike | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return the complex tensor (..., 2) of a NumPy array `values` (...) of complex or real
-    numbers: float32 for complex64, float32 and float16, else float64. device and requires_grad are
-    as in Tensor.
+    """Convert a NumPy array `values` (...) of complex or real numbers to a complex tensor (..., 2).
+    It is float32 for complex64, float32 and float16, else float64. device and requires_grad are as
+    in Tensor.
 
     >>> ndl.fft.from_complex(np.array([1 + 2j])).numpy().tolist()
     [[1.0, 2.0]]
@@ -208,7 +211,7 @@ def _transformed(
 
 
 def _complex_axis(name: str, a: Tensor, axis: int | None) -> int:
-    """Return the axis, counted from the front. Raises ShapeError unless the extent of the last axis
+    """Return `axis`, counted from the front. Raises ShapeError unless the extent of a's last axis
     is 2."""
     if not a.ndim or a.shape[-1] != 2:
         raise ShapeError(
@@ -245,9 +248,9 @@ def _scaled(name: str, out: Tensor, n: int, norm: str, inverse: bool) -> Tensor:
 
 
 def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
-    """Return how often each element of half a transform of n real numbers occurs in the whole
-    transform: once for the first and, if n is even, for the last; twice for the others, since the
-    whole transform also contains their conjugates."""
+    """Return how often each element of `half`, the first half of a transform of n real numbers,
+    counts in the whole transform. The first and, if n is even, the last element count once. The
+    others count twice, because the whole transform also contains their conjugates."""
     times = np.full(n // 2 + 1, 2, half.dtype)
     times[0] = 1
     if n % 2 == 0:
@@ -257,13 +260,13 @@ def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
 
 
 def _complex(x: Array) -> Array:
-    """Return parts (..., 2) as complex numbers (...)."""
+    """Convert parts (..., 2) to complex numbers (...)."""
     kind = np.complex64 if x.dtype == np.float32 else np.complex128
     return np.ascontiguousarray(x).view(kind)[..., 0]
 
 
 def _parts(z: Array) -> Array:
-    """Return complex numbers (...) as parts (..., 2)."""
+    """Convert complex numbers (...) to parts (..., 2)."""
     return np.stack([z.real, z.imag], -1)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's functions that make a tensor from other values, and functions that describe a tensor.
+"""PyTorch's functions that create a tensor from other values or describe a tensor.
 
 For developers of this package: none of these functions is an op.
 """
@@ -139,6 +139,6 @@ def iinfo(dtype: Any) -> Any:
 
 
 def device(name: Any, index: int | None = None) -> Device:
-    """Return the device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`.
-    Raises TypeError for any other name."""
+    """Return the device with a `name` like "cpu", "cuda" or "cuda:1", or with the name "cuda" and
+    an `index`. Raises TypeError for any other name."""
     return as_device(name if index is None else f"{name}:{index}")

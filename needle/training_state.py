@@ -1,6 +1,6 @@
-"""A whole training state in one file. Another process continues from it bit for bit.
+"""A whole training state in one file, from which another process continues bit for bit.
 
-The file is a safetensors file, written whole or not at all. Tensors are named by their place, such
+The file is a safetensors file, written whole or not at all. Tensors are named by their path, such
 as "model.0.weight"; everything else is JSON in the file's metadata.
 """
 

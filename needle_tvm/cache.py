@@ -1,12 +1,12 @@
 """The cache of compiled models on disk. This module imports neither needle nor TVM.
 
-An entry is an artifact without weights, named by the SHA-256 of everything that decides the
-compiler's output. So a changed model, target or version makes another entry, and a stale entry is
+An entry is an artifact without weights, named by the SHA-256 of everything that determines the
+compiler's output. So a changed model, target or version gets another entry, and a stale entry is
 never used.
 
-Entries are executed. So everything from the cache's folder down is created for its owner only, and
-is used only if nobody but this user and root could have written it: `checked` enforces this for an
-entry, and `check` for the record store, before either is read.
+The code in entries is executed. So everything from the cache's folder down is created for its owner
+only, and is used only if nobody but this user and root could have written it: `checked` enforces
+this for an entry, and `check` for the record store, before either is read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def root() -> Path:
     """Return the cache's folder: `NEEDLE_CACHE_DIR`, or the user's cache folder.
 
     Raises UsageError if the variable does not name a folder or the user has no cache folder, and
-    InstallError without the package platformdirs, which finds it.
+    InstallError if the package platformdirs, which finds that folder, is missing.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
@@ -114,8 +114,8 @@ def writing(entry: Path) -> Iterator[Path]:
     """Yield a new folder for an `entry`, like `replacing.writing`, readable only by its owner.
 
     Removes remnants of killed processes in the cache, and anything in the entry's place that is not
-    an artifact. Raises ArtifactError if the entry cannot be written (caused by an OSError) or if
-    its folders belong to others (without a cause).
+    an artifact. Raises ArtifactError if the entry cannot be written (an OSError is its cause) or if
+    its folders belong to others (it has no cause).
     """
     try:
         _remove_unless_folder(entry.parent)
@@ -178,10 +178,11 @@ def _remove_unless_whole(entry: Path) -> None:
 
 
 def checked(entry: Path) -> Artifact:
-    """Return the artifact of an `entry` that is safe to use, or of a folder returned by `write`.
+    """Check that an `entry` is safe to use and return its artifact, or the artifact of a folder
+    returned by `write`.
 
-    Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's name does not belong
-    to its key.
+    Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's name does not match
+    its key.
     """
     if holds(entry):
         check(entry)
@@ -206,8 +207,8 @@ def check(place: Path) -> None:
 
     The check covers the cache's own folder, every folder below it down to `place`, and the files in
     `place`: a user who may write a folder may replace its files. Folders above the cache are the
-    user's choice and are not checked: a user who can put another folder in the cache's place owns
-    that folder, and the check sees this.
+    user's choice and are not checked: a user who puts another folder in the cache's place owns that
+    folder, which the check detects.
     """
     found = _way(place)
     try:

@@ -1,4 +1,4 @@
-"""Errors that users of needle_tvm meet. All derive from `NeedleTVMError` and print as one line."""
+"""Errors that users of needle_tvm see. All derive from `NeedleTVMError` and print as one line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ToolchainError(NeedleTVMError):
 
 
 class CudaCompilerError(ToolchainError):
-    """nvcc does not compile the CUDA code."""
+    """nvcc failed to compile the CUDA code."""
 
 
 class RecordsError(NeedleTVMError):

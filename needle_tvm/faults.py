@@ -13,9 +13,9 @@ from needle_tvm.errors import CompilationError
 if TYPE_CHECKING:
     from needle.autograd import Node
 
-_MESSAGE = "Error message: "  # ends TVM's page about a schedule
+_MESSAGE = "Error message: "  # in TVM's page-long report about a schedule, the message follows it
 
-# TVM's prefix to a sentence of its authors: "Check failed: (a) is false: ", or
+# TVM's prefix to a hand-written message: "Check failed: (a) is false: ", or
 # "Check failed: a <= b (3 vs. 2) : ".
 _CONDITION = re.compile(r"^Check failed: .*?(?:\) is false|\(\S+ vs\. \S+\)) ?: *")
 
@@ -42,7 +42,8 @@ def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
 
 
 def sentence(error: Exception) -> str:
-    """Return an error's message as one line, without TVM's program and condition."""
+    """Return an error's message as one line, without the program and the condition that TVM
+    prints."""
     text = str(error).strip()
     _, found, rest = text.rpartition(_MESSAGE)
     first = (rest if found else text).partition("\n")[0]
@@ -52,6 +53,6 @@ def sentence(error: Exception) -> str:
 
 
 def named(node: Node) -> str:
-    """Return a node's op, and the module that made it."""
+    """Return a node's op, and the module that called the op."""
     assert node.op is not None  # a leaf cannot be at fault
     return f"op {node.op.name}{f' (in {node.scope})' if node.scope else ''}"

@@ -1,4 +1,4 @@
-"""The names of the stages and of the implementations of a GPU's matmuls."""
+"""The names of the stages and of the implementations of matmuls on GPUs."""
 
 from __future__ import annotations
 

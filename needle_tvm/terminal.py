@@ -1,4 +1,4 @@
-"""Tables and progress on a terminal, by the package rich."""
+"""Prints tables and progress on a terminal with the package rich."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, "str | Status"], None]
 
-_LINE_SECONDS = 2.0  # between lines of a search's progress while nothing becomes faster
+_LINE_SECONDS = 2.0  # between lines of a search's progress while it finds nothing faster
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
@@ -35,11 +35,12 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Progress]:
-    """Show a bar on a terminal's stderr, one line per new step elsewhere, nothing if quiet.
+    """Show a progress bar on stderr, or one line per new step if stderr is not a terminal, or
+    nothing if `quiet`.
 
     Yields a function to call with (done, total, text). If the text is a search's `Status`, the bar
-    shows its budget. Without a terminal, a status becomes a line at most every two seconds, or when
-    a task has become faster.
+    shows how much of the budget is spent. Without a terminal, a status is printed as a line at most
+    every two seconds, or when a task has become faster.
     """
     if quiet:
         yield lambda done, total, text: None
@@ -78,7 +79,7 @@ def _display(console: Console) -> Iterator[Progress]:
 
 
 class _Lines:
-    """Progress as lines of text, for a log."""
+    """Prints progress as lines of text, for a log."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -100,7 +101,7 @@ class _Lines:
         self._best = best
 
     def flush(self) -> None:
-        """Print the last report of a search, so that its end is not left out."""
+        """Print the last status of a search if it was not printed yet."""
         if self._pending:
             self._say(self._pending)
             self._pending, self._next = "", time.monotonic() + _LINE_SECONDS

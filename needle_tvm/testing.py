@@ -1,4 +1,4 @@
-"""Checks for ops, eager and compiled: `check_op(MyOp)`. `needle.testing` needs no TVM."""
+"""Checks ops, eager and compiled: `check_op(MyOp)`. `needle.testing` has checks without TVM."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_op(
     devices: Sequence[Device] | None = None,
     dtypes: Sequence[str] = DTYPES,
 ) -> None:
-    """Check every rule of an op against its samples, eagerly and compiled at each stage.
+    """Check every rule of an op on its samples, eagerly and compiled at each stage.
 
     The eager checks are the same as in `needle.testing.check_op`. The compiled op must agree with
     its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
@@ -64,7 +64,7 @@ def check_op(
 
 
 def compiled(stage: str) -> Compiled:
-    """Return a hook for `needle.testing.check_op` that runs an op compiled at a stage.
+    """Return a hook for `needle.testing.check_op` that compiles an op at a stage and runs it.
 
     The op is compiled in memory for this processor: nothing is linked, cached or exported. Raises
     StageError for an unknown stage; the hook raises OpCheckError for an op that cannot be
@@ -122,7 +122,7 @@ def _renamed(module: IRModule, suffix: str) -> IRModule:
     renamed = {}
     for variable in module.get_global_vars():
         renamed[variable.name_hint] = tvm.ir.GlobalVar(f"{variable.name_hint}{suffix}")
-        # Calls of a function without a type are not well-formed; TVM has no public way to set it.
+        # A call to a function without a type is not well-formed; TVM's only setter is private.
         relax.expr._update_type(renamed[variable.name_hint], variable.ty)
     functions = {}
     for variable, function in module.functions_items():

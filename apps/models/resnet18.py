@@ -1,4 +1,4 @@
-"""ResNet-18 for images of 224 x 224 in 1000 classes.
+"""ResNet-18 for 224 x 224 images and 1000 classes.
 
 K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition" (CVPR 2016).
 """
@@ -20,7 +20,7 @@ BLOCKS = 2  # per stage
 
 
 class ConvNorm(nn.Module):
-    """batch_norm(conv(x)) over (N, C, H, W); the convolution without a bias."""
+    """batch_norm(conv(x)) over (N, C, H, W); the convolution has no bias."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from needle_runtime.process import command_line as cli
 from needle_runtime.process.scratch import scratch_folder
 from needle_runtime.process.timing import Contestant
 
-COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
+COSTS = ("onnxruntime",)  # peers whose first result and memory are also measured
 DRAWN = 20  # number of randomly drawn models in a run that names no models
 
 

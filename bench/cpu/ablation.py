@@ -54,7 +54,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
 def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Contestant, str]:
     """Return the model without some switches as a contestant, and the script of its compilation.
 
-    Raises ChildError if it does not compile, which may bring its process down.
+    Raises ChildError if it does not compile, which may crash the child process.
     """
     name = f"without {disable[0]}" if disable else cases.TUNED
     setup = subject.to_compile(name, threads=threads, disable=list(disable))

@@ -36,8 +36,8 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_turn(setups: Sequence[Mapping[str, Any]]) -> Calls:
-    """Return a contestant that calls the contestants of `setups` in turn and has the last one's
-    outputs."""
+    """Return a contestant that calls the contestants of `setups` in turn; its outputs are those of
+    the last one."""
     made = [load_function(each["factory"])(**each["kwargs"]) for each in setups]
 
     def call() -> None:

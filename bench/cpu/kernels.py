@@ -69,8 +69,8 @@ def _operations(function: Any) -> int | None:
 
 
 def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a profile's kernels without the profiler's own time. This time is taken to be equal
-    for each call, so that without it all calls together take as long as a plain run."""
+    """Return a profile's kernels without the profiler's own time. This time is assumed to be equal
+    for each call; without it, the times of all calls add up to a plain run."""
     rows = found["rows"]
     extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
     each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
@@ -137,7 +137,7 @@ def _size(count: float) -> str:
 
 
 def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """As a service, measure this machine, return `Limits.to_json`."""
+    """As a service, measure this machine and return `Limits.to_json`."""
     yield roofline.probe(setup)
 
 

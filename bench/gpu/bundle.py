@@ -1,4 +1,4 @@
-"""`make gpu-bundle`: one archive for a GPU host without a network and a compiler.
+"""`make gpu-bundle`: one archive for a GPU host without a network or a compiler.
 
 It is made on a machine without a GPU: compiling code for `cuda:sm_90` needs none. Weights are not
 packed: the host draws them from the models' seeds.
@@ -93,7 +93,7 @@ def travelling() -> list[str]:
 
 
 def travelling_bytes() -> int:
-    """Return the total size of these files."""
+    """Return the total size of the files that travel with the bundle."""
     return sum((ROOT / name).stat().st_size for name in travelling())
 
 

@@ -114,7 +114,7 @@ def set_up(arguments: Sequence[str], started: float) -> None:
     if STARTED in os.environ:
         return
     shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # where needle's modules look for the threads
+    with contextlib.suppress(FileExistsError):  # needle's modules look there for the thread library
         (ROOT / "needle_runtime").symlink_to(Path("runtime", "needle_runtime"))
     os.environ[STARTED] = str(started)
     before = os.environ.get("PYTHONPATH")
@@ -147,7 +147,7 @@ def versions() -> dict[str, str]:
 
 
 def run(command: list[str], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run a command; return code 1 if it cannot run or exceeds `seconds`."""
+    """Run a command; the return code is 1 if it cannot run or exceeds `seconds`."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

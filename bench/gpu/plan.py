@@ -3,9 +3,9 @@
 A contest is compiled into the bundle on a machine without a GPU (`bundle`), and measured on a
 machine without a compiler (`measure`). There are four steps:
 
-1. Does it work? Arrays on the device, and the MLP eager and compiled, right or wrong.
+1. Does it work? Check arrays on the device, the eager MLP and the compiled MLP.
 2. The kernel lab's ladders of convolutions and matmuls, at their own sizes.
-3. The three models of tvm_eval.py, in three precisions and at two batches.
+3. The three models of tvm_eval.py, in three precisions and at two batch sizes.
 4. A training step, attention, large matmuls, and the other ladders.
 """
 
@@ -27,7 +27,7 @@ _TUNED = {
 }  # peers are compared with the last one
 _STAGES = {f"needle {stage}": {"stage": stage} for stage in ("noopt", "fused")}
 TORCH = ("torch", "torch-channels-last")
-_LARGEST_RUNGS = (  # of a matmul of 4096: lower rungs take seconds and show nothing new
+_LARGEST_RUNGS = (  # for a matmul of 4096: the lower rungs take seconds and show nothing new
     *("register_tile", "vector_loads", "double_buffer", "large_tiles", "warp_tiles"),
     *("async_copies", "tensor_cores", "tensor_core_tiles", "tensor_core_padded"),
     *("tensor_core_pipeline", "tensor_core_mma"),
@@ -95,9 +95,9 @@ def contests(small: bool = False) -> dict[str, Contest]:
 
 
 def chosen(names: Iterable[str] | None, plan: Mapping[str, Contest]) -> dict[str, Contest]:
-    """Return the contests of a plan with these names or step numbers, in order; all without names.
+    """Return a plan's contests with these names or step numbers, in order, or all without names.
 
-    Raises ValueError that names an unknown name.
+    Raises ValueError for an unknown name.
     """
     if names is None:
         return dict(plan)
@@ -120,7 +120,7 @@ def _model(name: str, batch: int, small: bool) -> dict[str, Any]:
 
 def _contest(name: str, batch: int, precision: str, small: bool) -> Contest:
     """Return a model's contest. torch.compile tunes itself, which takes minutes, for the two most
-    important batches; for other batches it is in its default mode."""
+    important batch sizes; for the others it runs in its default mode."""
     first = (batch, precision) == (OWN_BATCH, "float32")
     longest = first or (batch, precision) == (LARGE_BATCH, "bfloat16")
     compiled = ("torch-compile-plain", "torch-compile") if longest else ("torch-compile-default",)

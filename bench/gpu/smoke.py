@@ -1,4 +1,4 @@
-"""Step 1: does it work? Arrays on the device, the MLP eager and compiled, right or wrong.
+"""Step 1: does it work? Checks arrays on the device, the eager MLP and the compiled MLP.
 
 If a check fails, the report has the facts needed to fix it on a machine without a GPU: the error,
 the first wrong elements, the result of each kernel, and the output of compute-sanitizer.
@@ -94,7 +94,7 @@ def compared(expected: str, result: np.ndarray) -> Check:
 
 
 def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """As a service, check arrays on the device by NumPy: copies, elementwise ops, sum, matmul."""
+    """As a service, check device arrays against NumPy: copies, elementwise ops, sum, matmul."""
     from needle import backend_ndarray as nd
 
     rng = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def compiled(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """As a service, check an artifact with the saved weights; if wrong, report its kernels."""
+    """As a service, check an artifact with the saved weights; report its kernels if it is wrong."""
     program, inputs = _program(setup["path"], setup["weights"], setup["inputs"])
     answer = compared(setup["expected"], program.run(inputs)[0])
     if not answer["ok"]:

@@ -1,4 +1,4 @@
-"""The cost of shipping a model: needle-runtime beside ONNX Runtime and AOTInductor.
+"""The cost of shipping a model: needle-runtime compared with ONNX Runtime and AOTInductor.
 
     python -m bench.shipping --onnxruntime-include FOLDER
 

@@ -149,8 +149,8 @@ def measure(
     model: Shipped,
     options: argparse.Namespace,
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
-    """Return a case: the calls of the drivers, whose answers are compared first, and for each
-    driver the bytes of its `libraries` and its `memory`. DIRECT has only the tiny model."""
+    """Compare the drivers' answers, then time their calls. Return the case and, for each driver,
+    the bytes of its `libraries` and its `memory`. DIRECT has only the tiny model."""
     title, threads = f"C++ call, {model.name}", options.threads
     with ExitStack() as stack:
         bar = stack.enter_context(terminal.progress())
@@ -172,7 +172,7 @@ def measure(
             drivers, options.rounds, lambda number: bar(number, options.rounds, title)
         ):
             calls = max(1, round(options.block_seconds / estimates[driver.name]))
-            driver.seconds(max(1, calls // 20))  # caches and threads as in a loop of calls
+            driver.seconds(max(1, calls // 20))  # warms caches and threads as a loop of calls does
             result = results[driver.name]
             result.seconds.append(driver.seconds(calls) / calls)
             result.calls += calls
@@ -185,7 +185,7 @@ def measure(
 
 
 def _warm_up(driver: Driver) -> float:
-    """Call for a while; return the seconds of a call."""
+    """Call for a while; return the seconds per call."""
     calls, end = 1, time.monotonic() + _WARM_UP
     while True:
         seconds = driver.seconds(calls)

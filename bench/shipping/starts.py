@@ -1,4 +1,4 @@
-"""Processes from their start: the import, the first answer, and the memory resident then."""
+"""Measures new processes: the import, the first answer, and the memory resident at that point."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ with torch.inference_mode():
     y = runner(torch.from_numpy(x)).numpy()
 """,
 }
-# Neither argparse nor Path is imported: they would be part of the time.
+# Neither argparse nor Path is imported, because their imports would add to the time.
 _FIRST_ANSWER = """
 import sys
 import numpy
@@ -69,16 +69,16 @@ with open("/proc/self/status") as file:
 def measure(
     environments: Mapping[str, Environment], model: Shipped, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return `cases`, the imports after NumPy's and the whole processes until they have answered,
-    with the results compared first; `memory`, the median of the peak resident bytes of such a
-    process; and `numpy`, the median seconds of a process that imports only NumPy.
+    """Return `cases`, the times of the import after NumPy's and of whole processes until they
+    answer, whose results are compared first; `memory`, the median of the peak resident bytes of
+    such a process; and `numpy`, the median seconds of a process that imports only NumPy.
 
     Each round starts a process of each kind, one after another.
     """
     threads, rounds = options.threads, options.rounds
     outputs = {}
     for name, environment in environments.items():
-        _output(environment, _import_script(name), threads)  # files come to memory
+        _output(environment, _import_script(name), threads)  # brings the files into memory
         outputs[name], _ = _answer(environment, name, model, threads)
     check_agreement({"the model in float64": [model.answer.ravel()], **outputs})
     imports = {name: Result(name, []) for name in environments}

@@ -1,9 +1,9 @@
 """The course's pages as executed Jupyter notebooks: `python -m docs.course.notebooks OUT`.
 
-A page is Markdown. A fenced block marked `python` or `sh` is code; words after the mark are what
+A page is Markdown. A fenced block marked `python` or `sh` is code; words after the mark name what
 it needs (`nvcc`, `torch`). In a python block a comment `# -> text` stands for one line of output;
-the tests run every block and compare. What stands between <details> and </details>, the answer to
-an exercise, is folded.
+the tests run every block and compare. The text between <details> and </details>, the answer to an
+exercise, is folded.
 
 The notebooks need the extra `guide`. They are executed in a kernel named `needle`, which runs the
 Python of this environment and is installed there, so that JupyterLab finds it.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 COURSE = Path(__file__).parent
 KERNEL = "needle"
-_SECONDS = 600  # that a cell may take
+_SECONDS = 600  # time limit of a cell
 _FENCE = re.compile(r"^```(python|sh)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"# -> ?(.*)$", re.MULTILINE)
 _PICTURE = re.compile(r"!\[([^]]*)\]\((pictures/[^)]+\.svg)\)")
@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def output(self) -> list[str]:
-        """The lines the cell says it prints."""
+        """The lines that the cell says it prints."""
         return _OUTPUT.findall(self.text)
 
 
@@ -125,9 +125,8 @@ def _standalone(text: str, folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
-    """Return the text of a cell, each folded part folded by itself: an answer may go on in other
-    cells; `folded` says whether the cell begins inside of an answer, the result whether it ends so.
-    """
+    """Return a cell's text, each folded part folded by itself, and whether the cell ends inside an
+    answer, which may continue in other cells. `folded` says whether the cell begins inside one."""
     parts = []
     for piece in re.split(r"(</?details>)", text):
         if piece in ("<details>", "</details>"):
@@ -144,13 +143,13 @@ def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
 
 
 def lacking(needs: list[str] | tuple[str, ...]) -> list[str]:
-    """Those of the things that a cell needs which are not here."""
+    """Return the requirements among `needs` that are missing here."""
     here = {"nvcc": shutil.which("nvcc"), "torch": importlib.util.find_spec("torch")}
     return [need for need in needs if not here[need]]
 
 
 def install_kernel(prefix: Path | str = sys.prefix) -> None:
-    """Put the kernel into an environment, into this one unless told otherwise.
+    """Install the kernel into an environment, by default into this one.
 
     It runs this environment's Python, and its shell cells find this environment's programs.
     """

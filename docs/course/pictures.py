@@ -1,7 +1,7 @@
 """The pictures of the lessons: `python -m docs.course.pictures` draws them into `pictures/`.
 
-Each is drawn from a schedule of the lab at a fixed size and processor, so it is the same on every
-machine.
+Each is drawn from a schedule of the lab at a fixed size and for a fixed processor, so it is the
+same on every machine.
 """
 
 from __future__ import annotations

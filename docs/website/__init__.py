@@ -3,9 +3,9 @@
 - `pages` gathers the pages and adapts the links between them. `normal` rewrites the pages in the
   form that Python-Markdown reads.
 - `home` makes the first page.
-- `figures` puts the pictures of the course into its text, also those that its code draws
+- `figures` puts the pictures of the course into its text, including those that its code draws
   (`docs/course/notebooks.py` executes the pages).
-- `atlas` writes the sections of the rungs into the ladders' pages, with the times that `measured`
+- `atlas` writes a section for each rung into the ladders' pages, with the times that `measured`
   reads from docs/results.
 - `compiler` runs the pipeline on the small models of `models` and shows each pass; `drawing` draws
   their graphs.

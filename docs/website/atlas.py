@@ -1,8 +1,8 @@
 """The atlas: a page for each ladder of the lab.
 
-A page is a short text, docs/atlas/WORKLOAD-DEVICE.md, with two marks. `<!-- figures -->` stands
-where the published figures are shown beside ours, `<!-- rungs -->` where a section follows for each
-rung: what it changes, a picture, the prediction, and what was measured. The sections come from the
+A page is a short text, docs/atlas/WORKLOAD-DEVICE.md, with two placeholders. The published figures
+beside ours replace `<!-- figures -->`; a section for each rung replaces `<!-- rungs -->`. A section
+has the rung's changes, a picture, the prediction and the measurement. Sections come from the
 docstrings of the rungs and from docs/results.
 """
 
@@ -33,7 +33,7 @@ from needle_runtime.process.threads import available_cores
 
 ATLAS = "docs/atlas"
 FIGURES, RUNGS = "<!-- figures -->", "<!-- rungs -->"
-# Pictures, predictions and measured figures are of the same processor, whatever machine builds.
+# Pictures, predictions and measured figures are for this processor, whatever machine builds them.
 MACHINE = Processor(cores=2, registers=32, lanes=16, dots=True)
 SOURCES = {
     "000": "Ye's TVM_tutorial",
@@ -42,11 +42,11 @@ SOURCES = {
     "004": "Assignment A3",
 }
 _HOLDS, _DIFFERS = "When it differs.", "Why they differ."
-_LONG = 40  # lines of a difference that are shown without being unfolded
+_LONG = 40  # a difference with this many lines is folded
 
 # The picture that shows the idea of a rung: who works (worker), the requests of a warp (warp), its
-# banks (bank), one block over time (block), or all blocks over time (whole). A rung of a CPU that
-# is not listed has its buffers over time, one of a GPU its requests.
+# banks (bank), one block over time (block), or all blocks over time (whole). A rung that is not
+# listed shows its buffers over time or, if parallel, its workers; on a GPU, a warp's requests.
 _VIEWS = {
     ("gemm", "cpu"): {"cache_write": "worker"},
     ("int8_gemm", "cpu"): {"cache_block": "worker"},
@@ -102,8 +102,8 @@ def text(name: str, device: str) -> str:
 def figures(ladder: Ladder) -> str:
     """Return a table of the published figures and ours.
 
-    Every published figure has a row, beside the rung or the peer of ours that does the same. Then
-    come our other rungs with times that say most: the best one, and the peers.
+    Every published figure has a row, with our rung or peer that does the same. The other rows are
+    our first rung, our fastest one, and the peers.
     """
     found = measured.tables().get((ladder.workload.name, ladder.device))
     published = ladder.workload.published.get(ladder.device, ())
@@ -172,7 +172,7 @@ def section(ladder: Ladder, rung: Rung) -> str:
 
 
 def _sentence(part: str) -> str:
-    """Return a paragraph of a docstring in one line, without the mark of a failed rung."""
+    """Return a paragraph of a docstring as one line, without the prefix of a failed rung."""
     line = " ".join(part.split()).removeprefix("FAILS: ")
     return line[:1].upper() + line[1:]
 
@@ -200,7 +200,7 @@ def _told(ladder: Ladder, rung: Rung) -> list[str]:
 
 
 def _published(ladder: Ladder, rung: Rung) -> str:
-    """Return what sources measured for the same step, in a sentence each."""
+    """Return a sentence for each source that measured the same step."""
     given = ladder.workload.published.get(ladder.device, ())
     pairs = [
         (new, old)
@@ -218,7 +218,7 @@ def _published(ladder: Ladder, rung: Rung) -> str:
 
 
 def _changes(ladder: Ladder, rung: Rung) -> list[str]:
-    """Return the differences of the rung's code and of its IR from those of the rung before."""
+    """Return how the rung's code and IR differ from those of the rung before."""
     made = _code(rung)
     found = rung_diff(ladder, rung.name, _case(ladder))
     if rung.after is None:
@@ -275,13 +275,13 @@ def _drawn(ladder: Ladder, rung: Rung) -> list[str]:
     key = (ladder.workload.name, ladder.device)
     scaled = _traced(*key, rung.name)
     if rung.after and _same(scaled, _traced(*key, rung.after)):
-        same = f"It makes the accesses of `{rung.after}` in the same order, and has its picture."
+        same = f"It makes `{rung.after}`'s accesses in the same order, so the picture is the same."
         return [f"{same} {rung.caption}".rstrip()]
     return [_picture(key, rung.name, scaled), rung.caption]
 
 
 def _same(one: ScaledTrace, other: ScaledTrace) -> bool:
-    """Whether two traces have the same accesses of the same buffers at the same times."""
+    """Return whether two traces have the same accesses to the same buffers at the same times."""
     if one.size != other.size or len(one.trace) != len(other.trace):
         return False
     pairs = zip(_accesses(one.trace), _accesses(other.trace), strict=True)

@@ -69,7 +69,7 @@ def faults(site: Path) -> list[str]:
         name = path.relative_to(site)
         for address in page.fetched:
             found += [f"{name}: {fault}" for fault in _fetched(address, path, site)]
-        # The page for wrong addresses (404) has addresses relative to the server's root.
+        # The links of the 404 page are relative to the server's root.
         for address in page.links if path.name != "404.html" else ():
             found += [f"{name}: {fault}" for fault in _linked(address, path, site, pages)]
     for path in sorted(site.rglob("*.css")):

@@ -131,8 +131,8 @@ def _index(
         "2. a *Relax module*: one function `main` that calls operators on whole tensors;",
         "3. the same module with *kernels*: each operator, or several fused ones, is a function of"
         " loops (`T.prim_func`), which `main` calls by `R.call_tir`;",
-        "4. the same module with *schedules*: its loops are tiled, vectorised and shared out to"
-        " threads. LLVM compiles these.",
+        "4. the same module with *schedules*: its loops are tiled, vectorised and divided among"
+        " threads. LLVM compiles this module.",
         "",
         f"## {first.what[0].upper()}{first.what[1:]}",
         "",
@@ -159,8 +159,8 @@ def _index(
         "",
         "The pictures show the first and the last module. A box is a call that depends on the"
         " input: of an operator on the left, of a kernel on the right. Work on weights alone is"
-        " not drawn. The right picture leaves out `merge_kernels`, which makes one kernel of"
-        " them all.",
+        " not drawn. The right picture leaves out `merge_kernels`, which merges all kernels into"
+        " one.",
         "",
         *_drawn(way[0].before, way[-1].before, first.name, "first", pictures),
         f"These are the pictures of *{second.name}*, {second.what}:",
@@ -227,7 +227,8 @@ def _section(each: Shown, pictures: Path) -> list[str]:
     lines = [
         f"## {each.name} {{ #{_anchor(each.name)} }}",
         "",
-        f"Place{'s' if len(each.places) > 1 else ''} {places} of the list: {_source(each.apply)}.",
+        f"Position{'s' if len(each.places) > 1 else ''} {places} in the list:"
+        f" {_source(each.apply)}.",
         "",
         about(each.apply),
         "",

@@ -1,8 +1,8 @@
-"""Put a page's pictures and steppers into its text: those that its code draws after their blocks,
-and those that the text shows in place of their links.
+"""Put a page's pictures and steppers into its text. Pictures that a block of code draws follow the
+block; pictures that the text links to replace their links.
 
-All of them become parts of the page, so that they have its colours, also in the dark. A picture
-that the text shows and a block draws, by the same name, is shown once.
+All become part of the HTML, so they take the page's colours, light or dark. If the text links to a
+picture and a block draws one of the same name, the page shows it once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STEPPER = re.compile(r'<figure class="stepper".*?</figure>', re.DOTALL)
 _LINKED = re.compile(r"^!\[(?P<alt>[^]]*)\]\((?P<file>[^)\s]+\.svg)\)$", re.MULTILINE)
-# Times are true only of the machine that measured them, and this one builds the site meanwhile.
+# Times hold only for the machine that measured them, and this one is busy building the site.
 _TIME = re.compile(r"<br>[\d.]+ \w*s at [^<]*")
 _SHOWN = "<summary>What it shows on the machine that built this page, without times</summary>"
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
@@ -50,7 +50,7 @@ def drawn(page: Path, notebook: NotebookNode) -> str:
 def _parts(data: Mapping[str, str], linked: set[str]) -> list[str]:
     """Return the HTML that the page shows for one output of a cell."""
     page = data.get("text/html", "")
-    if page.startswith('<div class="shown"'):  # of kernel_lab.show
+    if page.startswith('<div class="shown"'):  # from kernel_lab.show
         said = " ".join(_TIME.sub("", page).split())
         return [f'\n<details data-search-exclude class="shown">{_SHOWN}{said}</details>']
     steppers = _STEPPER.findall(page)
@@ -63,8 +63,8 @@ def _parts(data: Mapping[str, str], linked: set[str]) -> list[str]:
 
 
 def _file(page: Path, found: re.Match[str]) -> str:
-    """Return the picture of a link. Its file has colours for light and dark pages, the page's are
-    used in their place."""
+    """Return the picture that a link leads to, without the file's own colours for light and dark
+    pages: the page's colours apply."""
     svg = (page.parent / found["file"]).read_text(encoding="utf-8")
     return _figure(_STYLE.sub("", svg), found["alt"])
 

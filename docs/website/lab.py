@@ -21,10 +21,10 @@ def index() -> str:
         "",
         "Each page shows one ladder: its rungs with their reasons, the code of each schedule and"
         " its changes, the compiler's output, and pictures of the memory accesses of up to three"
-        " rungs. The [atlas](../atlas/index.md) has one of each, and explains the pictures and the"
-        " table of a GPU ladder's registers, occupancy, sectors and banks. The pages have no times,"
-        " since times are true only of the machine that measured them. To make such a page with the"
-        " times of your machine, run"
+        " rungs. The [atlas](../atlas/index.md) explains the pictures, and the table of a GPU"
+        " ladder's registers, occupancy, sectors and banks. The pages have no times, since times"
+        " hold only for the machine that measured them. To make such a page with the times of your"
+        " machine, run"
         " `python -m kernel_lab gemm -d cpu --peers --report DIR`.",
         "",
         '<ul class="reports">',

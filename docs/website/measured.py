@@ -42,7 +42,7 @@ class Row:
 class Measured:
     """The rows of a ladder at its default size, and the page of docs/results that has them.
 
-    `searched` has the rows of tuners, from a run of its own if a page has one.
+    `searched` has the tuners' rows, which come from a separate run.
     """
 
     page: str

@@ -10,12 +10,12 @@ import numpy as np
 import needle as ndl
 from needle import nn, ops
 
-# Most machines have this processor; with it, every machine makes the same pages.
+# Most machines can run code for this processor; with it, every machine makes the same pages.
 COMMON = "x86-64-v3"
 
 
 class Example(NamedTuple):
-    """A model and its arguments of `compile`: inputs, dims, precision of matmuls, and processor.
+    """A model and its arguments for `compile`: inputs, dims, precision of matmuls, and processor.
     `updates` has (result, input) pairs of numbers: these results replace these inputs."""
 
     name: str
@@ -123,7 +123,7 @@ def examples() -> list[Example]:
         ),
         Example(
             "weight gradient",
-            "the gradient to the weights of a 3x3 convolution",
+            "the gradient with respect to the weights of a 3x3 convolution",
             ops.ConvWeight((3, 3), padding=(1, 1)),
             (_x(2, 8, 8, 16), _x(2, 8, 8, 16)),
         ),
@@ -196,7 +196,7 @@ class _Mean(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Attention with two heads: queries, keys and values each have a layer norm; adds the input."""
+    """Attention with two heads, a layer norm each for queries, keys and values, and a residual."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Rewrite the repository's Markdown, which GitHub shows, in the form that Python-Markdown reads.
 
-GitHub follows CommonMark, and Python-Markdown differs from it. Python-Markdown needs lists that are
-indented by four spaces a level, with a blank line before and after each. It reads only one word
-after a fence, and it reads no Markdown inside of HTML without an attribute `markdown`.
+GitHub follows CommonMark, and Python-Markdown differs from it. Python-Markdown needs lists to be
+indented by four spaces per level, with a blank line before and after each list. It accepts only one
+word after a fence, and ignores Markdown in an HTML element without a `markdown` attribute.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def normal(text: str) -> str:
 
 
 def _whole(row: str) -> str:
-    """Return a table's row with ranges, and numbers and their units, joined by no-break marks."""
+    """Return a table row whose ranges, and numbers and their units, are not broken over lines."""
     row = re.sub(r"\((\d[\d.]*)-(\d[\d.]*)\)", "(\\1\N{NON-BREAKING HYPHEN}\\2)", row)
     return re.sub(rf"(\d) ({_UNITS})(?=[ |)])", "\\1\N{NO-BREAK SPACE}\\2", row)
 
 
 def _indented(lines: list[str]) -> list[str]:
-    """Return the lines with lists indented by four spaces a level, after a blank line."""
+    """Return the lines with lists indented by four spaces per level, after a blank line."""
     depth, cut, first, starts = _lists(lines)
     made: list[str] = []
     for number, line in enumerate(lines):

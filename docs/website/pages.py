@@ -83,7 +83,7 @@ class Pages:
         self._texts[place] = f"{self._texts[place].rstrip()}\n\n{text}\n"
 
     def hide_navigation(self, place: str) -> None:
-        """Leave out the list of pages beside a page that stands alone in its tab."""
+        """Hide the list of pages on a page that is alone in its tab."""
         self._texts[place] = f"---\nhide: [navigation]\n---\n\n{self._texts[place]}"
 
     def title(self, place: str) -> str:

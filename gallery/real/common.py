@@ -1,5 +1,5 @@
-"""The common part of this folder's scripts: a model that a package ships, compiled by needle_tvm,
-and compared with the same model in ONNX Runtime.
+"""The common part of this folder's scripts: needle_tvm compiles a model from an installed package,
+and the results are compared with those of the same model in ONNX Runtime.
 
 A script makes a `Real` for each model file, calls it on generated inputs, and ends with `report`,
 which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call compares
@@ -27,7 +27,7 @@ import needle_tvm
 from needle_runtime.artifact.tolerance import MODEL, compare, largest_magnitude
 from needle_runtime.process.timing import Contestant, contest, load_arrays, save_arrays
 
-ROUNDINGS = 4  # allowed multiple of the error of float32 itself: see `Real.rounding`
+ROUNDINGS = 4  # allowed multiple of float32's own error: see `Real.rounding`
 Arrays = dict[str, np.ndarray]
 
 
@@ -79,7 +79,7 @@ class Real:
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
         """Return the compiled model's outputs. Raises SystemExit if an output's error against ONNX
-        Runtime exceeds both 1e-4 and four times the error of float32 itself."""
+        Runtime exceeds both 1e-4 and four times float32's own error."""
         found = self.compiled(*[inputs[name] for name in self.example])
         found = found if isinstance(found, (tuple, list)) else [found]
         ours = [tensor.numpy() for tensor in found]

@@ -1,4 +1,4 @@
-"""The types of two dozen files, written or found by this script: the model of magika.
+"""Recognise the types of two dozen files, which this script writes or finds, with magika's model.
 
 The model reads the first and the last 1024 bytes of a file, without white space at both ends, and
 gives a probability for each of 214 types. Bytes are integers from 0 to 255; 256 means no byte.
@@ -32,7 +32,8 @@ FOLDER = ("models", "standard_v3_3")
 
 
 def features(content: bytes) -> np.ndarray:
-    """Return (1, 2048) int32: the first and last 1024 bytes, padded at the end and at the start."""
+    """Return (1, 2048) int32: the first 1024 bytes, padded at the end, and the last 1024, padded at
+    the start."""
     begin = content[:BLOCK].lstrip()[:ENDS]
     end = content[-BLOCK:].rstrip()[-ENDS:]
     made = np.full((1, 2 * ENDS), NONE, np.int32)

@@ -2,7 +2,7 @@
 
 The model reads 160 frames of 40 mel bands, 1.6 seconds, with three LSTM layers. It gives a point on
 a sphere in 256 dimensions; points of the same voice lie near each other. The package has weights
-for PyTorch; PyTorch writes the ONNX file.
+for PyTorch, and PyTorch exports the ONNX file.
 
 Source: Wan et al., "Generalized End-to-End Loss for Speaker Verification", ICASSP 2018; the mel
 scale is from Slaney, "Auditory Toolbox", 1998.
@@ -25,7 +25,7 @@ FRAMES, BANDS, WINDOW, HOP = 160, 40, 400, 160
 
 
 class Encoder(torch.nn.Module):
-    """The package's network; the package's own module also imports readers of sound files."""
+    """The package's network. It is copied because the package's module imports audio readers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ STEP, BEFORE = 512, 64
 
 
 def listen(model: Real, sound: np.ndarray) -> np.ndarray:
-    """Return the probability of speech in each 512 samples."""
+    """Return the probability of speech for every 512 samples."""
     state = np.zeros((2, 1, 128), np.float32)
     padded = np.concatenate([np.zeros(BEFORE, np.float32), sound])
     found = []
@@ -53,7 +53,7 @@ def main() -> None:
     sound = np.concatenate(list(parts.values())).astype(np.float32)
     heard = listen(model, sound)
     starts = np.cumsum([0, *(len(part) for part in parts.values())]) / STEP
-    # A part counts from a third of a second after its start: the state remembers the part before.
+    # The first third of a second of a part does not count: the state remembers the part before.
     spans = [slice(int(a) + 10, int(b)) for a, b in itertools.pairwise(starts)]
     means = {name: heard[span].mean() for name, span in zip(parts, spans, strict=True)}
     right = all((mean > 0.5) == name.endswith("voice") for name, mean in means.items())

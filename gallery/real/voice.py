@@ -41,10 +41,10 @@ def voiced(letter: str, pitch: float, length: float, random: np.random.Generator
 
 
 def say(text: str, pitch: float, random: np.random.Generator, length: float = 1.0) -> np.ndarray:
-    """Return a text of a, e, i, o, u, m, s and spaces as samples at 16 kHz.
+    """Return a text of the letters a, e, i, o, u, m, s and spaces as samples at 16 kHz.
 
-    `pitch` is in Hz. `length` is the vocal tract's, relative to a man's: a shorter one has higher
-    formants.
+    `pitch` is in Hz. `length` is the length of the vocal tract relative to a man's: a shorter tract
+    has higher formants.
     """
     parts = []
     for letter in text:

@@ -31,7 +31,7 @@ HEIGHT, WIDTHS = 48, (192, 320)  # size of words for the second and third model
 
 
 def draw() -> tuple[Image.Image, list[tuple[int, int]]]:
-    """Return a page of the words, and the places (x, y) of their centres."""
+    """Return a page with the words, and the positions (x, y) of their centres."""
     rows = -(-len(WORDS) // COLUMNS)
     page = Image.new("RGB", (COLUMNS * CELL[0], rows * CELL[1]), (250, 247, 240))
     places = []
@@ -63,8 +63,9 @@ def fitted(image: Image.Image, width: int) -> np.ndarray:
 
 
 def boxes(text: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """Return (left, top, right, bottom) of the places where `text` (height, width) is likely.
+    """Return a box (left, top, right, bottom) around each area where `text` is likely.
 
+    `text` (height, width) holds the probability at each pixel.
     The model marks the inner part of a word; each box grows by the missing margin (`unclip_ratio`
     of the package).
     """
@@ -80,7 +81,7 @@ def boxes(text: np.ndarray) -> list[tuple[int, int, int, int]]:
 
 
 def read(scores: np.ndarray, characters: list[str]) -> str:
-    """Return the text of scores (steps, characters), without repeats and separators."""
+    """Return the text that scores (steps, characters) spell, without repeats and separators."""
     best = scores.argmax(1)
     kept = best[(best != 0) & (best != np.roll(best, 1))]
     return "".join(characters[i] for i in kept)

@@ -1,7 +1,7 @@
 """Pictures of traces: matplotlib figures, which `save` and `inline_svg` write, and HTML.
 
 `cells` counts accesses in the cells of a raster, so that none hides another.
-`tests/kernel_lab/picture_checker.py` compares pixels and marks of pictures with their traces.
+`tests/kernel_lab/picture_checker.py` compares a picture's pixels and marks with its trace.
 """
 
 from kernel_lab.diagrams.block_tiles import block_tiles

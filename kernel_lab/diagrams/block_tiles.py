@@ -19,7 +19,7 @@ _GAP = 4  # elements between the strips and the results
 
 @dataclass(frozen=True)
 class Tiles:
-    """Elements (row, column) that a thread of block 0 reads in one step of k, and that it stores.
+    """Elements (row, column) that a thread of block 0 reads in one step of k, and those it stores.
 
     `rows` x `columns` are the results of the block, `depth` the steps of k in shared memory.
     """
@@ -33,7 +33,7 @@ class Tiles:
 
     @property
     def summary(self) -> str:
-        """The loads of one step of k, the multiply-adds that they serve, and the quotient."""
+        """The loads of one step of k, the multiply-adds that they serve, and their ratio."""
         loads, adds = len(self.a) + len(self.b), len(self.c)
         return (
             f"a thread reads {len(self.a)} + {len(self.b)} values for"
@@ -42,7 +42,7 @@ class Tiles:
 
 
 def tiles_of(trace: Trace, thread: int) -> Tiles:
-    """Return the tiles of the trace of a matmul that reads A_shared and B_shared.
+    """Return the tiles of a matmul that reads A_shared and B_shared, from its trace.
 
     Raises LabUsageError if the trace has no such buffers, or block 0 has no such thread.
     """

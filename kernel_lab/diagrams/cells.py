@@ -21,7 +21,7 @@ NOBODY, SEVERAL = -1, -2  # a cell without an access, and one accessed by more t
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a raster: from `first` on, in cells of `unit`, up to `last`, inclusive."""
+    """One direction of a raster: cells of `unit`, from `first` up to and including `last`."""
 
     first: int
     last: int
@@ -38,14 +38,14 @@ class Axis:
         return self.first - 0.5, self.first + self.cells * self.unit - 0.5
 
     def cell(self, places: np.ndarray) -> np.ndarray:
-        """Return the cells in which the places lie."""
+        """Return the cells in which the positions `places` lie."""
         return np.asarray((places - self.first) // self.unit)
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The number of accesses in each cell (row, column), `count`, and the value that made them,
-    `values[who]`, or NOBODY or SEVERAL."""
+    """Each cell's number of accesses, `count` (row, column), and who made them: `who` is an index
+    into `values`, or NOBODY or SEVERAL."""
 
     time: Axis
     element: Axis
@@ -63,7 +63,7 @@ def time_axis(shown: Trace) -> Axis:
 
 def element_axis(panel: Trace) -> Axis:
     """Return the rows of the trace of one buffer. If a cell holds several elements, their number
-    divides the buffer's row, or is a multiple of it, if possible."""
+    divides the length of the buffer's rows, or is a multiple of it, if possible."""
     first, last = int(panel.index.min()), int(panel.index.max())
     shape = panel.buffers[int(panel.buffer[0])].shape
     row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown

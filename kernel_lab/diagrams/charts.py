@@ -99,17 +99,17 @@ def time_chart(result: LabResult) -> Any:
     return fig
 
 
-LEVELS = ("o", "^", "s")  # marks of all accesses, and of the misses of each modelled cache
+LEVELS = ("o", "^", "s")  # marks for all accesses, and for the misses of each modelled cache
 
 
 def roofline_chart(result: LabResult, traffic: Mapping[str, Traffic] | None = None) -> Any:
     """Return a figure of useful GFLOP/s of each rung and peer under this machine's measured limits.
 
     `traffic` is the traffic at the size of the run. A rung in it has several marks, joined by a
-    line: one at the useful operations for each byte that its loops access, and one for each cache,
-    at the useful operations for each byte that the cache misses. Entries without traffic (peers,
-    kernels whose accesses cannot be counted) are drawn at the compulsory traffic: each array moved
-    once. Raises LabUsageError if there is no roofline.
+    line: one at the useful operations per byte that its loops access, and one for each cache, at
+    the useful operations per byte that the cache misses. Entries without traffic (peers, kernels
+    whose accesses cannot be counted) are drawn at the compulsory traffic: each array moved once.
+    Raises LabUsageError if there is no roofline.
     """
     entries = [entry for entry, _ in _timed(result) if entry.gigaflops]
     limits = result.roofline
@@ -170,7 +170,7 @@ def _label_at_the_edge(
     speeds: np.ndarray,
     places: Mapping[str, Sequence[float]],
 ) -> None:
-    """Name the rungs outside of the axes, where no line crosses the names."""
+    """Write the rungs' names outside the axes, where no line crosses them."""
     low, high = np.log10(axis.get_ylim())
     heights = spread_out(np.log10(speeds), gap=(high - low) / max(16, len(entries) + 1))
     heights += min(0.0, high - heights.max())

@@ -1,4 +1,5 @@
-"""The loops of a run over its space-time diagram: spans for all turns, the tiles of one turn."""
+"""Draw a run's loops over its space-time diagram: spans for all iterations (called turns here),
+and frames around the tiles of one turn."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from kernel_lab.diagrams.style import INK, MUTED, SMALL
 from kernel_lab.trace import LoopValues, Trace
 from needle_runtime.text import counted
 
-ROWS = 3  # loops, at most
-TURNS = 64  # turns of a loop, at most
-_LEAST = 0.5  # the least share of the time that passes in a loop's turns
+ROWS = 3  # the most loops that are shown
+TURNS = 64  # the most turns of a loop that is shown
+_LEAST = 0.5  # the least share of the time that must pass in a loop's turns
 _LETTER = 5.2  # the width of a label's letter, with room around it, in points
 _ACROSS = 400  # the least width of the panels, in points
 TILE = "tile"  # the label of a frame
@@ -32,9 +33,10 @@ class Turns:
 
 
 def turns_of(trace: Trace) -> list[Turns]:
-    """Return the loops whose turns can be told apart in a picture, outermost first. These are the
-    innermost ROWS loops with at most TURNS turns in which most of the time passes and all workers
-    are at the same turn. There are none if the trace did not follow the loops."""
+    """Return the loops whose turns can be told apart in a picture, outermost first. Such a loop has
+    at most TURNS turns, most of the time passes in it, and all workers are at the same turn. If
+    there are more than ROWS, only the innermost ROWS are returned. There are none if the trace did
+    not record the loops."""
     if not len(trace):
         return []
     times, first, moment = np.unique(trace.time, return_index=True, return_inverse=True)
@@ -92,9 +94,9 @@ def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
-    """Frame the elements of one buffer that one worker or block accesses in a turn of the innermost
-    loop around any of the accesses. Write the turn and the size of the tile beside the panel.
-    Return whether there is such a loop. `trace` has only the accesses of that buffer."""
+    """Frame the elements of one buffer that one worker or block accesses in one turn of a loop: the
+    innermost loop around any of the accesses. Write the turn and the size of the tile beside the
+    panel. Return whether there is such a loop. `trace` has only the accesses to that buffer."""
     mine = trace.select(trace.worker == trace.worker.min(initial=1 << 30))
     for loop in reversed(turns):
         longest = int(np.argmax(loop.stops - loop.starts))  # the first that is not cut short

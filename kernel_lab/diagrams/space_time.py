@@ -26,7 +26,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 from needle_runtime.text import counted
 
-_TICKS = 4  # ticks of a panel's elements, besides the first
+_TICKS = 4  # ticks on a panel's element axis, besides the first
 _KEYS = 5  # workers that the legend names; if there are more, the first, the middle and the last
 
 
@@ -44,7 +44,7 @@ def space_time(
     of the colours: "buffer" (the buffer's colour for loads, red for stores), or "worker" (the CPU
     worker or GPU block), "warp" or "thread". A cell that is both loaded and stored, or accessed by
     several workers, has a separate colour; a paler cell holds fewer accesses. `span` is the time
-    shown: the first step, and one past the last. If the trace followed the loops, their turns are
+    shown: the first step, and one past the last. If the trace recorded the loops, their turns are
     spans above the panels, and frames enclose the elements that one turn touches. Local memory is
     left out if there is other memory, since it stands for registers. Raises LabUsageError if
     nothing was accessed.
@@ -60,7 +60,7 @@ def space_time(
     names = [name for name in names if scopes[name] != "local"] or names
     names.sort(key=[buffer.name for buffer in trace.buffers].index)
     if not names:
-        raise LabUsageError(f"space_time: {trace.name} has no access to show")
+        raise LabUsageError(f"space_time: {trace.name} has no accesses to show")
     column = "is_store" if by == "buffer" else by
     time = time_axis(shown)
     traces = [shown.of_buffer(name) for name in names]
@@ -114,7 +114,7 @@ def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], s
 
 
 def _row(trace: Trace, name: str) -> int:
-    """Return the elements of a row of a buffer; 1 for a flat one."""
+    """Return the number of elements in a row of a buffer; 1 for a flat buffer."""
     shape = next(buffer.shape for buffer in trace.buffers if buffer.name == name)
     return shape[-1] if len(shape) > 1 else 1
 

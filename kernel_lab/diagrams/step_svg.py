@@ -12,7 +12,7 @@ _TEXT = 13
 
 
 def step_svg(run: dict[str, Any], now: int, room: int) -> str:
-    """Return the <svg> of a run of `steps_of` after its step `now`. It is `room` wide."""
+    """Return the <svg> of a run after step `now`, `room` wide. `run` comes from `steps_of`."""
     height = max(grid["y"] + grid["rows"] * grid["cell"] for grid in run["buffers"]) + 2
     parts = [part for grid in run["buffers"] for part in _frame(grid)]
     for grid, elements in _held(run, now):
@@ -80,7 +80,7 @@ def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, f
 def _cells(
     grid: dict[str, Any], elements: Iterable[int], colour: str, kind: str, opacity: float
 ) -> Iterator[str]:
-    """Yield a rectangle for each run of neighbours in a row."""
+    """Yield a rectangle for each stretch of neighbours in a row."""
     cell, width = grid["cell"], grid["width"]
     runs: list[list[int]] = []
     for element in sorted(elements):

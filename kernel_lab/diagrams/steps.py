@@ -1,4 +1,4 @@
-"""The steps of a run in the form of a stepper's page: elements, loops, and a cache's misses."""
+"""The steps of a run as the data of a stepper's page: elements, loops, and a cache's misses."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import LoopValues, Trace
 from kernel_lab.trace.statistics import LINE, cache_misses
 
-STEPS = 500_000  # at most
-RUNS = 1_000_000  # runs of neighbouring elements, at most, in all these steps together
+STEPS = 500_000  # the most steps
+RUNS = 1_000_000  # the most stretches of neighbouring elements, over all steps
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
-_CELL = 12.0  # the edge of an element's cell, at most
+_CELL = 12.0  # the longest edge of an element's cell
 GAP, TITLE = 12, 20  # between buffers, and above each for its name
 
 
 def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[dict[str, Any], int]:
     """Return a run's steps, and the number of steps that are left out for want of space.
 
-    A step is one site's accesses at one time, by all workers together. It touches runs of
-    neighbouring elements, in the order of their addresses. `steps` has a list for each step: [site,
-    accesses, first element, length, first element, length ...]; `values` has the values of the
-    loops around each step, `misses` the [step, line, line thrown out or -1] of a cache of `cache`
-    bytes. Raises LabUsageError for an empty trace.
+    A step is one site's accesses at one time, by all workers together. It touches stretches of
+    neighbouring elements, which are listed in the order of their addresses. `steps` has a list for
+    each step: [site, accesses, first element, length, first element, length ...]. `values` has, for
+    each step, the values of the loop variables around it. `misses` has an entry [step, line,
+    evicted line or -1] for each miss of a cache of `cache` bytes. Raises LabUsageError for an empty
+    trace.
     """
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     shown = trace.select(scopes != "local") if (scopes != "local").any() else trace
     if not len(shown):
-        raise LabUsageError(f"stepper: {trace.name} has no access to show")
-    # An access's step, then its element: the order of the runs.
+        raise LabUsageError(f"stepper: {trace.name} has no accesses to show")
+    # Sort the accesses by step and then by element, so that stretches are contiguous.
     shown = shown.select(np.lexsort((shown.index, shown.site, shown.time)))
     new_step = np.ones(len(shown), bool)
     new_step[1:] = (np.diff(shown.time) != 0) | (np.diff(shown.site) != 0)
@@ -79,7 +80,7 @@ def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[d
 
 
 def _loops_around(trace: Trace) -> list[list[int]]:
-    """Return for each site the loops that its accesses are in."""
+    """Return, for each site, the loops around its accesses."""
     around: list[list[int]] = [[] for _ in trace.sites]
     for number, loop in enumerate(trace.loops):
         for site in np.unique(trace.site[loop.value != LoopValues.OUTSIDE]).tolist():
@@ -103,7 +104,7 @@ def _grid(trace: Trace, number: int) -> dict[str, Any]:
 
 
 def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[str, Any]]:
-    """Return the buffers with their places (x, y) and the edge of a cell, in a picture `room` wide.
+    """Return the buffers with their (x, y) and the edge of a cell, in a picture `room` wide.
 
     The operands and the result of a matmul are arranged as on paper: A to the left of C, B above
     it. Other buffers follow each other in rows, in cells that are small enough for the height.
@@ -155,7 +156,7 @@ def packed(runs: list[dict[str, Any]]) -> str:
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """Return the runs of `packed`."""
+    """Return the runs that `packed` made this text from."""
     return [_deep(run) for run in json.loads(zlib.decompress(base64.b64decode(text)))]
 
 

@@ -13,7 +13,7 @@ from kernel_lab.diagrams.style import in_notebook
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
-_STILL = 0.62  # the place of the still in a run, from 0 to 1
+_STILL = 0.62  # the still picture's position in a run, from 0 to 1
 _ROOM, _HEIGHT = 400, 300  # size of one of several pictures, before they are scaled to the page
 _ALONE = (800, 420)
 _CODE = Path(__file__).with_name("stepwise.js")
@@ -23,10 +23,10 @@ _STYLE = Path(__file__).with_name("stepwise.css")
 def stepper(trace: Trace, title: str, note: str = "") -> str:
     """Return an HTML <figure> that steps through the run; a page needs `script()` once after it.
 
-    It shows the whole run, or the beginning of a run with more than `steps.STEPS` steps or
-    `steps.RUNS` runs of elements, and says so. The loops' variables are shown if the trace followed
-    them. Local memory is left out if there is other memory. Raises LabUsageError for an empty
-    trace.
+    It shows the whole run; if a run has more than `steps.STEPS` steps or `steps.RUNS` stretches of
+    elements, it shows the beginning and says so. The loops' variables are shown if the trace
+    recorded them. Local memory is left out if there is other memory. Raises LabUsageError for an
+    empty trace.
     """
     return side_by_side({"": trace}, title, note)
 
@@ -39,7 +39,7 @@ def side_by_side(
     `traces` are the runs by name. With `cache` (bytes), each run has an LRU cache of that size for
     its global memory: the lines in it are tinted, and its misses are counted. A cache belongs to
     one worker, so the traces must have been made with one core. Raises LabUsageError for other
-    traces, and for an empty trace. Without JavaScript, and in print, a still of each run is shown.
+    traces, and for an empty trace. Without JavaScript, and in print, each run has a still picture.
     """
     room, height = (_ROOM, _HEIGHT) if len(traces) > 1 else _ALONE
     runs, views = [], []
@@ -73,8 +73,8 @@ def side_by_side(
 
 
 def _view(run: dict[str, Any], room: int) -> str:
-    """Return a run's part of the page: the lines about its step, and its picture, live and
-    still."""
+    """Return a run's part of the page: the lines of text about its step, and a live and a still
+    picture."""
     now = round(_STILL * (len(run["steps"]) - 1))
     return (
         f'<div class="view"><b>{html.escape(run["name"])}</b>'

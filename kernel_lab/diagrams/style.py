@@ -31,7 +31,7 @@ STORE = "#d1495b"
 SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
 MUTED = "#8c8c8c"
 SLATE = "#64748b"  # for marks that belong to no single buffer
-WIDTH = 7.5  # inches; most figures: text stays readable if a page shrinks them
+WIDTH = 7.5  # inches, for most figures: text stays readable if a page shrinks them
 TITLE, TEXT, SMALL = 11, 9, 8  # points: titles; panels and axes; ticks, legends and notes
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
@@ -82,20 +82,21 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
 
 
 def who_colours(values: Sequence[int]) -> dict[int, str]:
-    """Return the colour of each worker, block, warp or thread; many have the shades of one ramp."""
+    """Return the colour of each worker, block, warp or thread; shades of one ramp if there are more
+    than the palette's colours."""
     if len(values) <= len(PALETTE):
         return dict(zip(values, PALETTE, strict=False))
     return {value: _ramp(rank / (len(values) - 1)) for rank, value in enumerate(values)}
 
 
 def _ramp(place: float) -> str:
-    """Return a colour from blue over green to amber, for a place from 0 to 1."""
+    """Return the colour at `place` (0 to 1) of a ramp from blue through green to amber."""
     blue, green, amber = PALETTE[0], PALETTE[2], "#e0a526"
     return blend(blue, green, 2 * place) if place < 0.5 else blend(green, amber, 2 * place - 1)
 
 
 def blend(first: str, second: str, share: float) -> str:
-    """Return the colour with `share` (0 to 1) of the second one in the first."""
+    """Return a mix of two colours; `share` (0 to 1) is the second one's."""
     red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
     return to_hex((red, green, blue))
 
@@ -122,15 +123,15 @@ def titled(fig: Figure, title: str, note: str, keys: Sequence[Any] = (), columns
     else:
         fig.suptitle(title, fontsize=TITLE, x=0.01, ha="left", color=INK)
     if note:
-        note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # letters of that size to an inch
+        note = textwrap.fill(note, int(fig.get_figwidth() * 15))  # 15 letters per inch
         fig.supxlabel(note, fontsize=SMALL, x=0.01, ha="left", color=MUTED)
 
 
 def save(fig: Figure, path: Path | str) -> list[Path]:
     """Write the figure on white; return the paths.
 
-    A path that ends in .png or .svg is that one file; any other is the stem of both. In a notebook
-    the figure also becomes an output of the cell.
+    A path that ends in .png or .svg names that one file; any other path is the stem of both files.
+    In a notebook the figure also becomes an output of the cell.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,7 @@ def in_notebook() -> bool:
 
 
 def _output(fig: Figure, path: Path) -> None:
-    """Show a figure that was written to a file below the cell of a notebook.
+    """Show a figure, which was already written to a file, below the cell of a notebook.
 
     Programs that do not show an untrusted notebook's SVG show the PNG instead.
     """
@@ -177,7 +178,7 @@ def inline_svg(fig: Figure) -> str:
 
 
 def embedded(svg: str) -> str:
-    """Return the SVG text of a file of `save` as an element for a page, as `inline_svg` does."""
+    """Return the SVG text that `save` wrote as an element for a page, as `inline_svg` does."""
     text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(_BACKGROUND, "", text)
@@ -189,6 +190,6 @@ def embedded(svg: str) -> str:
     head, rest = text.split(">", 1)
     width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
-    lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style of all its parts
+    lines = "stroke-linejoin: round; stroke-linecap: butt"  # the file's style for all its parts
     sizes = f"max-width: {width:.0f}px; min-width: {_LEAST * width:.0f}px"
     return f'{head} style="{sizes}; {lines}">{rest}'

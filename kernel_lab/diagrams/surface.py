@@ -12,7 +12,7 @@ from kernel_lab.diagrams.style import INK, MUTED, PALETTE, STORE, figure, settin
 from kernel_lab.errors import LabUsageError
 
 Knobs = Mapping[str, Any]
-_COLUMNS = 2  # panels beside each other: four fit a telephone's screen
+_COLUMNS = 2  # panels side by side; two rows of them fit a telephone's screen
 
 
 def surface(

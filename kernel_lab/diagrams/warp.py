@@ -29,7 +29,7 @@ SHOWN_SECTORS = 40
 
 
 def request(trace: Trace, site: int) -> Trace:
-    """Return the accesses of one warp instruction of a site: the earliest of the busiest."""
+    """Return the accesses of one warp instruction of a site: the earliest with the most threads."""
     mine = trace.select(trace.site == site)
     number = gpu.instructions(mine)
     return mine.select(number == np.argmax(np.bincount(number)))
@@ -61,7 +61,7 @@ def _chosen(reports: list[Any], sites: list[int] | None, scope: str, key: Any) -
     if sites is not None:
         reports = [report for report in reports if report.site in sites]
     if not reports:
-        raise LabUsageError(f"warp view: the kernel has no such access of {scope} memory")
+        raise LabUsageError(f"warp view: the kernel has no such access to {scope} memory")
     kept = sorted(sorted(reports, key=key)[:PANELS], key=lambda report: report.site)
     return kept
 
@@ -132,7 +132,8 @@ def bank_view(trace: Trace, title: str, note: str = "", *, sites: list[int] | No
 
 
 def turns_of(one: Trace) -> np.ndarray:
-    """Return the turn, from 1, in which its bank serves each access of one warp instruction."""
+    """Return, for each access of one warp instruction, the turn (from 1) in which its bank serves
+    it."""
     part = gpu.parts(np.zeros(len(one), np.int64), one.address, int(one.itemsize[0]), one.thread)
     word = one.address // gpu.WORD
     turns = np.zeros(len(one), int)

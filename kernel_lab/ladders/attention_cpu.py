@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ladder = Ladder(attention.ATTENTION, "cpu")
 
 ROWS = 4  # queries of a band, and rows of a register tile; `eight_rows` shows why 8 are too many
-VECTORS = 2  # across a register tile
+VECTORS = 2  # vectors across a register tile
 TILE = 8  # register tiles of keys between two rescalings of the online softmax
 LOWEST = -3.0e38  # below any score, but finite, so that the difference of two is not NaN
 
@@ -120,13 +120,14 @@ def define_tiles(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(11, 20), define=define_tiles)
 def register_tiles(sch: Schedule, case: Case) -> None:
-    """Compute both products in register tiles of 4 x 32, as `gemm` does, each over all queries.
+    """Compute both products, each for all queries at once, in register tiles of 4 x 32.
 
-    Three calls of a library would do the same. The scores are still a matrix in memory. Most of the
-    time now goes into the softmax between the products, where each exponential is a call.
+    The tiles are those of `gemm`, and three library calls would do the same. The scores are still a
+    matrix in memory. Most of the time now goes into the softmax between the products, where each
+    exponential is a call.
 
-    Prediction: 134 million multiply-adds of 3 to 4 cycles, 110 to 150 ms, become 8.4 million
-    vectors of one cycle, 2.3 ms. The softmax of a million scores stays, at 19 cycles each 5.3 ms.
+    Prediction: 134 million multiply-adds of 3 to 4 cycles (110 to 150 ms) become 8.4 million vector
+    operations of one cycle (2.3 ms). The softmax of a million scores stays: 19 cycles each, 5.3 ms.
 
     Picture: The left part is the copy of K into panels, which pays only if many queries use it, as
     at the full size. The two products are short; the stages of the softmax, between and after them,
@@ -162,8 +163,8 @@ def softmax_lanes(sch: Schedule, case: Case) -> None:
     """Compute the softmax as in the ladder `softmax`: by a polynomial, with reductions in 64
     lanes.
 
-    Prediction: as in `softmax`, 19 cycles a score become 2.5: 5.3 ms become 0.7, beside the 2.3 of
-    the products.
+    Prediction: as in `softmax`, 19 cycles per score become 2.5, so 5.3 ms become 0.7. The products
+    still take 2.3 ms.
 
     Picture: The stage that finds `top` is a stroke, and so is the one that adds up `total`. The
     stage of `e` is as long as before: LLVM vectorises its loop, but the schedule does not.
@@ -182,7 +183,7 @@ def fuse_band(sch: Schedule, case: Case) -> None:
     which keeps up with a loop that reads forward.
 
     Prediction: the scores and the exponentials, 4 MiB each, are written and read twice; the
-    third-level cache does that in about 0.4 of 3.7 ms, and the arithmetic hides a part of it.
+    third-level cache does that in about 0.4 of the 3.7 ms, and the arithmetic hides a part of it.
 
     Picture: The ramp at the left is the copy of K. Then each band repeats the same small pattern in
     buffers of one band: the scores, their softmax, and the sums over V.
@@ -194,8 +195,8 @@ def fuse_band(sch: Schedule, case: Case) -> None:
 def _fuse(sch: Schedule, skip: tuple[str, ...] = ()) -> Any:
     """Compute the stages of a band together; return the loop over all heads' bands.
 
-    The panels of K, which all bands of a head read, are computed before; the stages in `skip` are
-    not moved.
+    The panels of K, which all bands of a head read, are computed before the loop; the stages in
+    `skip` are not moved.
     """
     out = sch.get_sblock("out")
     head, query, _ = sch.get_loops(out)
@@ -221,7 +222,7 @@ def eight_rows(sch: Schedule, case: Case) -> None:
     and spills the sums.
 
     Prediction: sums on the stack cost a store of 2 cycles for each multiply-add, so the products'
-    2.3 ms become 4.6 to 6.9; the rest of 3.7 stays.
+    2.3 ms become 4.6 to 6.9; the rest of the 3.7 ms stays.
 
     Picture: The pattern is the same as in `fuse_band`, for twice as many queries. Registers and
     stack are not in the trace.
@@ -233,7 +234,7 @@ def eight_rows(sch: Schedule, case: Case) -> None:
 def parallel(sch: Schedule, case: Case) -> None:
     """Put the bands of queries of all heads on different threads, and the copies of K as well.
 
-    Prediction: 512 bands on two cores; the copy of K is shared out as well.
+    Prediction: two cores share the 512 bands, and also the copying of K.
 
     Picture: Each thread packs the keys of a head, and then works on its bands, with scores,
     exponentials and sums of its own.
@@ -243,14 +244,14 @@ def parallel(sch: Schedule, case: Case) -> None:
 
 
 def _on_threads(sch: Schedule, task: Any) -> None:
-    """Put the tasks on different threads, and also the panels of K that are computed before
-    them."""
+    """Put the tasks on different threads, and also the panels of K, which are computed before the
+    tasks."""
     sch.parallel(task)
     sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("packed"))[:2]))
 
 
 def define_online(case: Case) -> list[Any]:
-    """Define attention in tiles of keys, each with its own maximum, sum and sums of values; the
+    """Define attention in tiles of keys, each with its own maximum, total and sums of values; the
     tiles are joined one by one.
 
     The (top, total, sums) of two sets of keys are joined into the (top, total, sums) of their
@@ -321,13 +322,14 @@ def define_online(case: Case) -> list[Any]:
 def online(sch: Schedule, case: Case) -> None:
     """Take keys in tiles of 256 and join each tile's softmax to the softmax of earlier tiles.
 
-    A task keeps 4 x 256 scores whatever N is: all of attention is one kernel, which stores no
-    scores. The price is one more exponential per tile for each element of the result. On a CPU this
-    pays once a band's scores outgrow the second-level cache, at more than 60,000 keys.
+    A task keeps only 4 x 256 scores, whatever N is: all of attention is one kernel, and the matrix
+    of scores is never stored. The price is one more exponential per tile for each element of the
+    result. On a CPU this pays once a band's scores outgrow the second-level cache, at more than
+    60,000 keys.
 
     Prediction: the maximum and the sum of a tile are chains again, 7 cycles for each of a million
     scores: 1.0 ms on two threads. Joining takes 256 exponentials for each query, half as many as
-    its softmax: 0.2. Both come to 2.0 ms.
+    its softmax: 0.2 ms. Both are added to 2.0 ms.
 
     Picture: The pattern of scores, maxima, exponentials and sums repeats for each tile of keys, in
     the same memory. After each tile a stroke in `joined` joins the tile's maximum (`v0`), total

@@ -40,11 +40,11 @@ def define_fewer_terms(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(1.03, 1.15), define=define_fewer_terms)
 def fewer_terms(sch: Schedule, case: Case) -> None:
-    """Run k over the signal only: the N - 1 of M + N - 1 terms beyond it were all zero.
+    """Run k over the signal only: the other N - 1 of the M + N - 1 terms were all zero.
 
     This saves one comparison per term and 3 % of the terms.
 
-    Prediction: 17,833,729 terms become 17,297,408, which is 3 %. One of about ten instructions of a
+    Prediction: 17,833,729 terms become 17,297,408, 3 % fewer. One of about ten instructions per
     term is saved as well.
 
     Picture: The same as for `naive`, but with 10,183 accesses instead of 11,177. The dashes and
@@ -60,10 +60,10 @@ def parallel(sch: Schedule, case: Case) -> Any:
     microseconds.
 
     Prediction: 66 stretches are 33 for each of two cores. Waking the other thread takes
-    microseconds of 7 milliseconds.
+    microseconds of the 7 milliseconds.
 
-    Picture: The second worker is done soon: TVM gives each worker the same number of stretches,
-    rounded up, and the small size of the picture has three.
+    Picture: The second worker finishes early: TVM gives each worker the same number of stretches,
+    rounded up, and at the picture's small size there are three.
     """
     b = sch.get_sblock("B")
     n, _ = sch.get_loops(b)
@@ -76,17 +76,16 @@ def parallel(sch: Schedule, case: Case) -> Any:
     expected=(0.6, 1.2),
 )
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Put neighbouring results side by side in vectors, with k outside of them.
+    """Put neighbouring results side by side in vectors, inside the loop over k.
 
-    The gain is not a factor of the lanes: TVM does not vectorise a condition that differs between
-    them. It writes the sixteen checks one after another (the hot loop has 30 scalar operations and
+    The gain is not the number of lanes: TVM does not vectorise a condition that differs between
+    lanes. It writes the sixteen checks one after another (the hot loop has 30 scalar operations and
     no packed operation), and with k outside, each result is also loaded and stored at every term.
     The only gain is fewer loop instructions.
 
-    Prediction: a term of the scalar loop has about 7 instructions, 2 of them comparisons. A lane
-    keeps these 2, one lane after the other, and adds a load and a store of its result; it shares
-    the loop's counter with 15 others. That is 6 instructions, or 12 if lanes are also taken out of
-    vectors and put back.
+    Prediction: a term of the scalar loop has about 7 instructions, 2 of them comparisons. Each lane
+    keeps these 2 and adds a load and a store of its result; 16 lanes share the loop's counter. That
+    is 6 instructions, or 12 if lanes are also extracted from vectors and inserted again.
 
     Picture: B is a staircase of steps as high as a vector, violet throughout: each vector is loaded
     and stored at every term.
@@ -117,8 +116,8 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """Define the convolution of the signal copied between zeros, so that each result sums exactly N
-    terms without a check.
+    """Define the convolution on a zero-padded copy of the signal, so that each result sums exactly
+    N terms without a check.
 
     Results come in whole register tiles; results past the end are computed from zeros and not
     written.
@@ -146,7 +145,7 @@ def pad(sch: Schedule, case: Case) -> None:
 
     Prediction: 17,297,408 terms become 540,672, 32 times fewer. Before, a term took 3 cycles (15
     ms); now it takes 4 if each waits for the one before, or 2 if the processor overlaps the chains
-    of neighbouring results. That is 24 to 48.
+    of neighbouring results. The speed-up is 24 to 48.
 
     Picture: The copy reads A once, at the left. Then `padded` is a narrow band, eight neighbours
     for each result. At the right, results go from the tiles to B. Everything that was between the
@@ -181,9 +180,9 @@ def padded_vectorise(sch: Schedule, case: Case) -> Any:
     Without a check in the loop, every lane does useful work at every step.
 
     Prediction: the busier thread has 17 x 8 vectors of 128 taps. Loads that reach into a second
-    line take two turns: 9.7 microseconds at 3.6 GHz. If each chain waits for the one before, four
-    cycles a tap: 19.3. The copies on one thread take 2.4, and the other thread's waking 1 to 3: 13
-    to 25 instead of 216 microseconds.
+    line take two turns: 9.7 microseconds at 3.6 GHz. If each multiply-add waits for the one before,
+    a tap takes four cycles: 19.3 microseconds. The copies on one thread take 2.4, and waking the
+    other thread 1 to 3. In all, that is 13 to 25 instead of 216 microseconds.
 
     Picture: `padded` and `tiles` are staircases with steps as high as a vector, and W falls from
     the last tap to the first for each of them. The trace follows the schedule, not the compiled
@@ -204,9 +203,9 @@ def register_tile(sch: Schedule, case: Case) -> None:
     independent chains keep both units busy, and a tap is broadcast once for eight vectors. The next
     limit is the loads, one for each multiply-add, nearly all of them across two cache lines.
 
-    Prediction: the chains took at most 19.3 microseconds and the loads alone 9.7, so at most (19.3
-    + 5) / (9.7 + 5), with 5 for the copies and the waking. Nothing is gained if the processor had
-    overlapped the chains before.
+    Prediction: the chains took at most 19.3 microseconds and the loads alone take 9.7, so the gain
+    is at most (19.3 + 5) / (9.7 + 5), with 5 for the copies and for waking the other thread.
+    Nothing is gained if the processor already overlapped the chains.
 
     Picture: `tiles` is gone: the sums are in registers. W goes down once in each tile, `padded` has
     a stroke of eight vectors for each tap, and B is written in one stroke at the end.
@@ -279,7 +278,7 @@ def local_copies(sch: Schedule, case: Case) -> None:
 
     Prediction: for 16 taps of a tile, 143 elements of the signal and 16 taps are copied, beside 128
     multiply-adds whose loads take 256 cycles. A copy in vectors adds 4 % to the sums' time, a copy
-    one by one 60 %. The sums are 60 % of the rung's time.
+    of one element at a time 60 %. The sums are 60 % of the rung's time.
 
     Picture: Each red ramp in `padded_global` fills the buffer, and the block beside it uses it. The
     ramps are as wide as the blocks: half of the steps copy elements that were just as near before.
@@ -350,7 +349,7 @@ def _windowed(case: Case, a: Any, w: Any, padded: Callable[[Any], Any], vectors:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(1.3, 1.7), define=define_window)
 def window(sch: Schedule, case: Case) -> None:
-    """Let taps a whole vector apart share their loads: a window of the signal stays in registers.
+    """Let taps a whole vector apart share loads: a window of the signal stays in registers.
 
     For one s, eleven vectors of results and four p need fourteen different vectors of the signal
     for forty-four multiply-adds, where the rung before loaded forty-four. The schedule stays the
@@ -426,9 +425,9 @@ def aligned_padding(sch: Schedule, case: Case) -> None:
 
     Prediction: LLVM made the old copy with gathers and scatters of 16 lanes, some 40 cycles for
     each of 275 vectors: 3 of 12 microseconds. The new copy is one comparison, one load and one
-    store for a vector.
+    store per vector.
 
-    Picture: A trace has loads and stores, and these are the same; the comparisons are not in it.
+    Picture: A trace has loads and stores, which have not changed, and no comparisons.
     """
     _aligned(sch, case, UNROLL, parallel=True)
 
@@ -447,10 +446,10 @@ def one_thread(sch: Schedule, case: Case) -> None:
     rung before are the better choice if the machine is otherwise idle. With longer signals, threads
     pay everywhere.
 
-    Prediction: 24 x 11 x 128 multiply-adds, one a cycle at 3.6 GHz, are 9.4 microseconds; with the
-    copy 10 to 11. On two threads it is half, and 1 to 3 for waking the other.
+    Prediction: 24 x 11 x 128 multiply-adds, one per cycle at 3.6 GHz, take 9.4 microseconds, or 10
+    to 11 with the copy. Two threads take half of that, and 1 to 3 for waking the second.
 
-    Picture: The tiles follow each other, and the picture is stretched.
+    Picture: The tiles follow each other, so the picture covers more time.
     """
     _aligned(sch, case, UNROLL, parallel=False)
 

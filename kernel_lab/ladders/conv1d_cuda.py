@@ -42,7 +42,7 @@ def _blocks(sch: Schedule, threads: int) -> Any:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """Define the convolution of the signal between zeros, so that each result sums N terms."""
+    """Define the convolution of the zero-padded signal, so that each result sums N terms."""
     from needle_tvm._tvm.names import te
 
     n, size = case["N"], conv1d.length(case.size)
@@ -60,10 +60,10 @@ def pad(sch: Schedule, case: Case) -> None:
     At M=16384, N=32 that is 513 times fewer terms. The bounds check stays, but only for the terms
     that count, and no second kernel is launched to copy the signal.
 
-    Prediction: 16,415 terms become 32, 513 times fewer. Each of the 32 makes two loads and a
-    multiply-add, and one in 514 of the others did, so a term takes two to five times as long.
+    Prediction: 16,415 terms become 32, 513 times fewer. Each of the 32 has two loads and a
+    multiply-add, which only one term in 514 had before, so a term takes two to five times as long.
 
-    Picture: There is a request of B and of W for each term that is left, and none of A where the
+    Picture: There is a request for B and for W for each term that is left, and none for A where the
     padding gives a zero.
     """
     sch.compute_inline(sch.get_sblock("padded"))
@@ -75,9 +75,8 @@ def threads(sch: Schedule, case: Case) -> None:
     """Use blocks of 128 threads (v2): all lanes of a warp work, and neighbouring threads read
     neighbouring elements.
 
-    Prediction: 16,415 blocks of one thread are 4.75 rounds on 108 multiprocessors that hold 32
-    each; 129 blocks are one, with all lanes in use. A launch takes microseconds, which does not
-    change.
+    Prediction: 16,415 blocks of one thread need 4.75 waves on 108 multiprocessors that hold 32
+    each; 129 blocks need one, with all lanes in use. The launch itself still takes microseconds.
 
     Picture: B's staircases fill four sectors. A's is shifted by the tap: it begins in one sector
     and ends in a fifth, so 80 % of the bytes that are moved are used. All threads read the same
@@ -91,11 +90,11 @@ def threads(sch: Schedule, case: Case) -> None:
 def threads_2d(sch: Schedule, case: Case) -> None:
     """FAILS: use 32 x 4 threads instead of 128 (v3, which gained 1.6 times with other numbers).
 
-    The results lie on a line, so two thread indices make the same warps, with one more index to
-    add.
+    The results lie on a line, so two thread indices give the same warps, and one more index must be
+    added.
 
     Prediction: all static figures are the same as in `threads`: 20 registers, 64 warps, 4.39
-    sectors for a load of the signal. Only one more index is added up.
+    sectors for a load of the signal. Only one more index is added.
 
     Picture: Panel by panel, the picture is the same as for `threads`: threads are numbered along x
     first, so a warp computes a row of 32 results.
@@ -121,8 +120,8 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     Each element is fetched and checked once per block instead of N times. The cache already gave
     most of this gain.
 
-    Prediction: 25.8 times fewer loads of the signal from global memory, but they came from the
-    first-level cache, and each term still has two loads. The checks of bounds are gone.
+    Prediction: 25.8 times fewer loads of the signal from global memory, but the first-level cache
+    served most of them, and each term still has two loads. The bounds checks are gone.
 
     Picture: The fetches are to the left of the dotted line, which is the barrier. To the right of
     it, each tap reads 128 neighbouring elements, one element further on than the tap before. The
@@ -163,7 +162,7 @@ def unroll(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(0.4, 1))
 def register_tile(sch: Schedule, case: Case) -> None:
-    """Sum four neighbouring results per thread in registers, with the taps outside of them.
+    """Sum four neighbouring results per thread in registers, inside the loop over the taps.
 
     A tap read from shared memory could serve four multiply-adds, and a value of the signal read for
     one result could serve the next three. Two obstacles stand in the way. First, M + N - 1 results
@@ -228,8 +227,8 @@ def whole_tiles(sch: Schedule, case: Case) -> None:
     16 bytes from the next thread's stores, since each store is checked; the L2 cache joins them.
 
     Prediction: 384 loads and multiply-adds become 17 + 128 instructions, 2.6 times fewer; the turns
-    of shared memory fall from 640 to 68. The fewer blocks there are, the less of it shows: 33 of
-    them are on a third of an A100.
+    of shared memory fall from 640 to 68. With few blocks, less of this shows: 33 blocks occupy a
+    third of an A100.
 
     Picture: The four colours are still there, because the picture shows the loads of TVM's loops.
     The table describes the loads that nvcc makes: they take one turn.

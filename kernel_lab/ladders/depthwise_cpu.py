@@ -85,7 +85,7 @@ def pad(sch: Schedule, case: Case) -> None:
 
     Prediction: 301,056 taps take 2 to 3 cycles each with four comparisons, 167 to 250 microseconds
     at 3.6 GHz. In vectors of 16, with loads that reach into a second line and take two turns, they
-    take 10.5; the copy of 10,032 elements 2.8, and as much again if it is made element by element.
+    take 10.5. The copy of 10,032 elements takes 2.8, or twice as long element by element.
 
     Picture: The image is read once, at the left. The braid has moved to `padded` and no longer has
     gaps.
@@ -121,7 +121,7 @@ def _planes(sch: Schedule) -> Any:
     expected=(0.9, 1.1),
 )
 def vectorise(sch: Schedule, case: Case) -> Any:
-    """Put sixteen neighbouring results of a row in a vector, with the taps outside of them.
+    """Put sixteen neighbouring results of a row in a vector, inside the loops over the taps.
 
     A tap's weight is broadcast, and the row is read unaligned. LLVM already made these vectors in
     the rungs before, so nothing is gained on Zen 4 (both hot loops have 98 multiply-adds of 512
@@ -201,11 +201,11 @@ def frame_at_plane(sch: Schedule, case: Case) -> None:
 
     The frame is still in the cache when it is read, and the copy is parallel as well.
 
-    Prediction: the copy of 10,032 elements, 2.8 to 5.6 microseconds on one thread, takes half of
-    that on two, of 8.8 in total.
+    Prediction: the copy of 10,032 elements takes 2.8 to 5.6 of the 8.8 microseconds on one thread,
+    and half of that on two.
 
     Picture: The image is two lines, one for each worker, side by side. `padded` has the frame of
-    one plane for each worker, where it had all frames.
+    one plane for each worker, where it had the frames of all planes.
     """
     padded = sch.get_sblock("padded")
     plane = register_tile(sch, case)
@@ -218,7 +218,7 @@ def one_thread(sch: Schedule, case: Case) -> None:
 
     With larger images, threads pay again.
 
-    Prediction: the arithmetic, 5.2 microseconds, and the copies are no longer halved, and waking
+    Prediction: the arithmetic, 5.2 microseconds, and the copies are no longer halved, but waking
     the other thread, 1 to 3 microseconds, is saved.
 
     Picture: Copy and sums take turns, plane by plane, in the same frame.
@@ -255,8 +255,8 @@ def parallel_rows(sch: Schedule, case: Case) -> None:
 
     Each plane wakes and joins the threads again, for a microsecond's work.
 
-    Prediction: the threads are woken 12 times instead of once; 11 more times of 1 to 3
-    microseconds, beside 15.7.
+    Prediction: the threads are woken 12 times instead of once. Each of the 11 more times takes 1 to
+    3 microseconds, on top of 15.7.
 
     Picture: Where `parallel` has two long bands, there are two short bands for each plane. Between
     the planes, the threads wait for each other.
@@ -349,7 +349,7 @@ def separable_vectorise(sch: Schedule, case: Case) -> None:
 
     Prediction: on one thread the depthwise half falls from 10.5 microseconds to 5.2, the arithmetic
     of its register tiles. The second half is 3,072 vector multiply-adds of 2 to 3 cycles, about 2
-    microseconds; the copies take 3. That is 10 of 17 to 24.
+    microseconds; the copies take 3. In all, that is 10 instead of 17 to 24.
 
     Picture: The strokes in `tiles` are the register tiles as they are written. They are still read
     once for each output channel, and `wide` is violet: it is loaded and stored for each channel of
@@ -391,11 +391,11 @@ def separable_pointwise_tile(sch: Schedule, case: Case) -> None:
     With eight output channels that is one load for eight multiply-adds instead of one for one, and
     the sums go straight to the result.
 
-    Prediction: the second half falls from 2 microseconds to 0.9, one cycle for each of 3,072
-    multiply-adds, of 8.4 in total. It was a seventh of the arithmetic.
+    Prediction: the second half falls from 2 of the 8.4 microseconds to 0.9: one cycle for each of
+    3,072 multiply-adds. It was a seventh of the arithmetic.
 
-    Picture: `wide` is gone. `tiles` is swept once, in two lines at a time (the two channels of a
-    sum), and `out` is written in lines, one for each output channel.
+    Picture: `wide` is gone. `tiles` is swept once, two lines at a time (the two channels of a sum),
+    and `out` is written in lines, one for each output channel.
     """
     _deep_tiles(sch, case)
     _point_tiles(sch, case)
@@ -428,9 +428,9 @@ def separable_parallel(sch: Schedule, case: Case) -> None:
     The threads are woken twice, each time for a few microseconds of work, which pays for large
     images only.
 
-    Prediction: the arithmetic, 6 of 7.5 microseconds, falls to 3.2: planes are halved, and one
-    thread has two of three images. Two wakings of 1 to 3 microseconds come to it, and the frames
-    stay on one thread.
+    Prediction: the arithmetic, 6 of 7.5 microseconds, falls to 3.2: each thread gets half of the
+    planes, and one thread has two of three images. Waking a thread, 1 to 3 microseconds, happens
+    twice, and the frames stay on one thread.
 
     Picture: The copy of the frames is most of the steps, and one worker makes all of it: the
     depthwise ladder's `frame_at_plane` is not in this rung.

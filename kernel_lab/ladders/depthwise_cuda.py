@@ -20,19 +20,19 @@ ROWS, COLUMNS = 8, 32  # threads of a block, and so its results
 
 
 def _rows_fit(size: Size) -> str | None:
-    """Return why a block for each row refuses a size; None if it fits. Only a grid's x axis is
+    """Return why one block per row does not fit the grid; None if it fits. Only a grid's x axis is
     long."""
     return grid_claim(y=size["H"])
 
 
 def _planes_fit(size: Size) -> str | None:
-    """Return why `_planes` refuses a size (planes along z, bands of rows along y); None if it
-    fits."""
+    """Return why the grid of `_planes` (planes along z, bands of rows along y) is too large; None
+    if it fits."""
     return grid_claim(y=-(-size["H"] // ROWS), z=size["B"] * size["C"])
 
 
 def _frame_fits(size: Size) -> str | None:
-    """Return why a piece with its frame, and a kernel, do not fit into shared memory; None if they
+    """Return why a tile with its halo, and a kernel, do not fit into shared memory; None if they
     fit."""
     k = size["K"]
     framed = (min(size["H"], ROWS) + k - 1) * (min(size["W"], COLUMNS) + k - 1)
@@ -40,14 +40,13 @@ def _frame_fits(size: Size) -> str | None:
 
 
 def _halves_fit(size: Size) -> str | None:
-    """Return why the two kernels refuse a size (planes of either half along z); None if they
-    fit."""
+    """Return why the grid of either kernel (planes along z) is too large; None if both fit."""
     return _planes_fit(size) or grid_claim(z=size["B"] * size["O"])
 
 
 def _channels_fit(size: Size) -> str | None:
-    """Return why the fused kernel refuses a size: all channels of a piece must fit into shared
-    memory."""
+    """Return why a size does not fit the fused kernel, which keeps all channels of a tile in shared
+    memory; None if it fits."""
     piece = min(size["H"], ROWS) * min(size["W"], COLUMNS)
     rows = grid_claim(y=-(-size["H"] // ROWS), z=size["B"])
     return rows or shared_claim(size["C"] * piece)
@@ -78,7 +77,7 @@ def blocks_2d(sch: Schedule, case: Case) -> None:
 
     That is H = 16 times as many threads, but still one lane of each warp.
 
-    Prediction: the longest chain falls from 25,088 multiply-adds to 1,568, 16 times, and all 192
+    Prediction: a thread has 1,568 multiply-adds instead of 25,088, 16 times fewer, and all 192
     blocks are on the GPU at once; they share the multiprocessors' caches.
 
     Picture: Only the index has changed: `blockIdx_y` stands where the loop over rows was.
@@ -95,8 +94,8 @@ def block_fusion(sch: Schedule, case: Case) -> None:
 
     6144 blocks fill every multiprocessor, but a warp is as idle as before.
 
-    Prediction: chains of 49 instead of 1,568 multiply-adds, 32 times shorter, in 1.78 rounds: 18.
-    Each multiprocessor now has 32 warps that ask for one lane's loads.
+    Prediction: a thread has 49 multiply-adds instead of 1,568, 32 times fewer, in 1.78 waves: a
+    factor of 18. Each multiprocessor now has 32 warps, each with the loads of one lane.
 
     Picture: The index shows the price of a fused loop: `blockIdx_x // 128` recomputes which image a
     block belongs to.
@@ -107,12 +106,12 @@ def block_fusion(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(3, 9), claims=_planes_fit)
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """Use 8 x 32 threads for a piece of a plane (v3): a warp is part of a row and reads a run.
+    """Use 8 x 32 threads for a tile of a plane (v3): a warp reads neighbouring elements of a row.
 
-    Prediction: 192 warps instead of 6,144 make the same loads, 32 lanes at a time; the 1.78 rounds
-    become less than one. A launch takes microseconds, which does not change.
+    Prediction: 192 warps instead of 6,144 make the same loads, 32 lanes at a time; the 1.78 waves
+    become less than one. The launch itself still takes microseconds.
 
-    Picture: A warp is a row of a piece. Its results are four whole sectors. All threads read the
+    Picture: A warp is a row of a tile. Its results are four whole sectors. All threads read the
     same element of the kernel.
     """
     _planes(sch)
@@ -152,8 +151,8 @@ def outer_fusion(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case) -> list[Any]:
-    """Define the convolution with the image in a frame of zeros as a stage of its own, which a
-    schedule can place."""
+    """Define the convolution with the zero-padded image as a separate stage, which a schedule can
+    place."""
 
     image, kernel = depthwise.placeholders(case)
     deep = _framed(case, image, kernel, "out")
@@ -187,18 +186,18 @@ def _framed(case: Case, image: Any, kernel: Any, name: str) -> Any:
     claims=_frame_fits,
 )
 def shared_memory(sch: Schedule, case: Case) -> None:
-    """Keep a block's piece of the image with its frame, and its kernel, in shared memory.
+    """Keep a block's tile of the image with its halo, and its kernel, in shared memory.
 
     Each pixel is fetched, and its bounds are checked, once per block instead of up to K x K times.
-    At 7 x 7 the cache already gave most of this gain. A warp reads a row of the frame, so no two of
-    its lanes use the same bank of shared memory.
+    At 7 x 7 the cache already gave most of this gain. A warp reads a row of the padded tile, so no
+    two of its lanes use the same bank of shared memory.
 
     Prediction: a pixel is loaded 1.4 times from global memory instead of 41.4, but the first-level
-    cache delivered these loads; four comparisons a tap are gone, which were up to half of
-    its instructions.
+    cache delivered these loads; four comparisons per tap are gone, which were up to half of its
+    instructions.
 
     Picture: All panels have one colour: a warp reads 32 neighbouring elements of a row of the
-    frame, which are in 32 different banks wherever they begin.
+    padded tile, which are in 32 different banks wherever they begin.
     """
     _shared(sch)
 
@@ -219,7 +218,7 @@ def _shared(sch: Schedule) -> None:
 def unroll(sch: Schedule, case: Case) -> None:
     """Unroll the taps of kernels of up to 8 x 8: no counters, addresses known in advance.
 
-    Prediction: 3.7 instructions for a multiply-add become 2.5 in the hot part of the PTX, 1.5 times
+    Prediction: 3.7 instructions per multiply-add become 2.5 in the hot part of the PTX, 1.5 times
     fewer at most.
     """
     out = sch.get_sblock("out")
@@ -244,10 +243,10 @@ def separable_naive(sch: Schedule, case: Case) -> None:
 
 @separable.rung(name="threads_2d", expected=(3, 9), claims=_halves_fit)
 def separable_threads_2d(sch: Schedule, case: Case) -> None:
-    """Use blocks of 8 x 32 threads in both kernels: whole warps, each reading a run of a row.
+    """Use blocks of 8 x 32 threads in both kernels: whole warps, each reading part of a row.
 
-    Prediction: as `threads_2d` in the depthwise ladder: whole warps, less than one round, and two
-    launches that do not change.
+    Prediction: as for `threads_2d` in the depthwise ladder: whole warps and less than one wave. The
+    two launches stay.
 
     Picture: The requests come in the same order as in `naive`. Each column is now the work of whole
     warps.
@@ -259,15 +258,15 @@ def separable_threads_2d(sch: Schedule, case: Case) -> None:
 @separable.rung(name="fuse", expected=(0.7, 2), claims=_channels_fit)
 def separable_fuse(sch: Schedule, case: Case) -> None:
     """Fuse both halves into one kernel: a block computes the depthwise results of all channels for
-    its piece into shared memory, then all output channels from there.
+    its tile into shared memory, then all output channels from there.
 
     There is one launch instead of two, and the array between the halves never reaches global
     memory. A warp is part of a row, so the trace finds no bank conflict. (The sum over channels at
     a pixel reads values that the same thread wrote; shared memory has room for more channels than
     registers.)
 
-    Prediction: one launch instead of two is 2 at best. But 6 blocks on 108 multiprocessors take the
-    place of 24 and 48, and each does four channels one after another.
+    Prediction: one launch instead of two gains a factor of 2 at best. But 6 blocks on 108
+    multiprocessors replace 24 and 48, and each computes four channels one after another.
 
     Picture: The channels are left of the dotted line (the barrier), one after another: nine taps
     each, and then one store to `deep_shared`. To the right of it, each output channel reads all

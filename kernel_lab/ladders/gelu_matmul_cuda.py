@@ -33,11 +33,11 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1, 1.02))
 def fuse(sch: Schedule, case: Case) -> None:
-    """Compute bias and GELU in one kernel after the matmul: one launch instead of two, and one pass
-    less over C.
+    """Compute bias and GELU in one kernel after the matmul: one launch instead of two, and one
+    fewer pass over C.
 
-    Prediction: 4 MiB less to and from memory are 2.7 microseconds on an A100, and a launch is as
-    much again, of a matmul that takes a millisecond at this rung.
+    Prediction: 4 MiB less to and from memory save 2.7 microseconds on an A100, and the launch as
+    much again. At this rung, the matmul takes a millisecond.
 
     Picture: `shifted` is gone. At the right, C and the bias are loaded 22 times in its place; nvcc
     computes the same expression only once.
@@ -62,7 +62,7 @@ def fuse_into_tile(sch: Schedule, case: Case) -> None:
     about 1.8 x 3 x 1.1. Not writing and reading C saves another 2 % of the matmul's least time.
 
     Picture: There is no panel for C. A, B and the bias are loaded, and the result is stored, with
-    16 bytes a thread and in full sectors.
+    16 bytes per thread and in full sectors.
     """
     sch.compute_inline(sch.get_sblock("shifted"))
     c, k_outer = gemm_cuda.tiled(sch, 2 * gemm_cuda.STEP, vector=4, result="out")

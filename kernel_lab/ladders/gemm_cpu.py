@@ -63,7 +63,7 @@ def reorder(sch: Schedule, case: Case) -> Any:
     Prediction: a vector of 16 multiply-adds loads 16 elements of B and of C and stores the 16 of C.
     One load of 64 bytes starts in a cycle, so it takes 2 cycles. In the chain of `naive`, 16
     multiply-adds take 64 cycles: 32 times as long. If each load of B waits for the second-level
-    cache because of the conflicts, up to three times of that.
+    cache because of the conflicts, it is up to three times that.
 
     Picture: B is one line, read front to back again and again, and A is read once. The cost is in
     C: each row of C is loaded and stored for every k.
@@ -92,8 +92,8 @@ def tile(sch: Schedule, case: Case) -> Any:
     another 2 cycles for its counters and for the next element of A. That is half of the gain of
     `reorder`.
 
-    Picture: C shows a ramp for each step of four in k and each block. B jumps between the rows of
-    these steps; the small shift is the change to the next 32 columns.
+    Picture: C shows a ramp for each block and each step of four along k. B jumps between the rows
+    of these steps; the small shift is the change to the next 32 columns.
     """
     c = sch.get_sblock("C")
     i, j, k = sch.get_loops(c)
@@ -344,11 +344,11 @@ def cache_block(sch: Schedule, case: Case) -> None:
     Without this step every band of 8 rows reads all of packed B again. With it, a panel that has
     been read serves 256 rows, and there are enough tasks for the threads to finish at the same
     time. On Zen 4 a thread then runs at 115 GFLOP/s at 512 and 110 at 1024. Arithmetic in registers
-    alone reaches 115, and OpenBLAS 105 and 102. Beyond that, only the threads' losses to each other
-    are left to gain.
+    alone reaches 115, and OpenBLAS 105 and 102. Beyond that, only what the threads lose to each
+    other is left to gain.
 
-    Prediction: a band of 8 rows reads B's 1 MiB while it computes for 131,000 cycles: 8 bytes a
-    cycle, which even the third-level cache delivers. So there is little left to gain at this size.
+    Prediction: a band of 8 rows reads B's 1 MiB while it computes for 131,000 cycles: 8 bytes per
+    cycle, which even the third-level cache delivers. So little is left to gain at this size.
 
     Picture: Each stroke in `packed` is one band that reads a panel.
     """

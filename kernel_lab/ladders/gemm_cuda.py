@@ -35,14 +35,14 @@ def multiples(size: Size, **tiles: int) -> str | None:
 
 
 def bands_fit(size: Size) -> str | None:
-    """Return why square blocks refuse a size: too many bands of rows for the grid's y axis; or
-    None."""
+    """Return why a size has too many bands of square blocks for the grid's y axis; None if they
+    fit."""
     return grid_claim(y=-(-size["M"] // EDGE))
 
 
 def whole_tiles(size: Size) -> str | None:
-    """Return why register tiles refuse a size: results beyond the edge, or too many bands; or
-    None."""
+    """Return why register tiles do not fit a size (results beyond the edge, or too many bands);
+    None if they fit."""
     return multiples(size, M=TILE, N=TILE, K=STEP) or grid_claim(y=size["M"] // TILE)
 
 
@@ -70,8 +70,8 @@ def threads_1d(sch: Schedule, case: Case) -> None:
     32 cache lines and uses one element of each.
 
     Prediction: a warp's step of k moves 33 sectors for 32 multiply-adds, where 32 blocks of one
-    thread moved 64: 1.9. A first-level cache that serves four sectors in a cycle takes 9 cycles
-    instead of 64: 7 times.
+    thread moved 64: a factor of 1.9. A first-level cache that serves four sectors in a cycle takes
+    9 cycles instead of 64: a factor of 7.
 
     Picture: A and C are staircases of 32 steps, one in each sector: neighbouring threads are a
     whole row apart, and use 4 of the 32 bytes of a sector. All bars of B are in one place: the
@@ -107,10 +107,10 @@ def threads_2d(sch: Schedule, case: Case) -> None:
     """Use 16 x 16 threads with threadIdx.x along the columns: neighbouring lanes read neighbouring
     elements.
 
-    A load of B and a store of C are two runs of 64 bytes for a warp; a load of A is a broadcast.
+    A warp's load of B or store of C covers two stretches of 64 bytes; a load of A is a broadcast.
 
-    Prediction: 2 + 2 sectors instead of 32 + 1, which is 8; in cycles of a first-level cache that
-    serves four sectors at a time, 2 instead of 9.
+    Prediction: 2 + 2 sectors instead of 32 + 1, a factor of 8; in cycles of a first-level cache
+    that serves four sectors at a time, 2 instead of 9.
 
     Picture: C is a staircase without gaps: 4 sectors, each used completely. In B, two rows of
     threads read the same 16 elements, which are 2 sectors. In A, 16 threads read the same element.
@@ -145,9 +145,9 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     Each element comes from global memory once per block instead of 16 times. Every thread loads its
     share (cooperative fetching), and neighbouring threads load neighbouring elements.
 
-    Prediction: two requests of the first-level cache for each step of k become one load of shared
-    memory and a quarter (nvcc joins four steps' loads of A): 1.6 times fewer. Loads from the
-    second-level cache and their waiting, 16 times fewer, are the rest.
+    Prediction: two requests to the first-level cache for each step of k become 1.25 loads from
+    shared memory (nvcc joins four steps' loads of A): 1.6 times fewer. The rest of the gain comes
+    from waiting for the second-level cache, which has 16 times fewer loads.
 
     Picture: Dotted lines are barriers, two for each step of k's outer loop. No thread may overwrite
     a strip that other threads still read, or read a strip that is not complete. Between the two,
@@ -217,8 +217,8 @@ def register_tile(sch: Schedule, case: Case) -> None:
     each element of A and B comes from global memory a quarter as often.
 
     Prediction: of the instructions that load or multiply, 128 of 144 are multiply-adds, 89 %, where
-    it was one in two or three: 1.8 to 2.7. Each strip serves four times as many results, so
-    barriers and fetches cost a quarter.
+    it was one in two or three: a factor of 1.8 to 2.7. Each strip serves four times as many
+    results, so barriers and fetches cost a quarter.
 
     Picture: Threads that read the *same* word are served together; only different words of one bank
     take turns. In B, threads 0 to 7 read every fourth word, and threads 8 to 15 words in the same
@@ -246,7 +246,7 @@ def vector_loads(sch: Schedule, case: Case) -> None:
 
 
 def deep_tiles(size: Size) -> str | None:
-    """Return why the rungs with steps of 16 along k refuse a size; None if they take it."""
+    """Return why the rungs with steps of 16 along k do not take a size; None if they take it."""
     return multiples(size, K=2 * STEP) or whole_tiles(size)
 
 

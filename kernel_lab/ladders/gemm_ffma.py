@@ -2,7 +2,7 @@
 
 These rungs extend `gemm_cuda.ladder`. A multiprocessor of sm_90 (and of sm_80) issues four
 instructions in a cycle, one for each of its quarters, and moves 128 bytes from shared memory. So
-two ratios count: the share of multiply-adds (FFMA) among the instructions, and the bytes that each
+two ratios matter: the share of multiply-adds (FFMA) in the instructions, and the bytes that each
 multiply-add takes from shared memory. The tiles follow S. Gray, "A full walk through of the SGEMM
 implementation" (2015), and CUTLASS's SIMT kernels. The design follows from arithmetic and
 from reading the machine code; it has not been measured.
@@ -31,8 +31,8 @@ PAD = 4
 
 
 def claims(size: Size) -> str | None:
-    """Return why blocks of 128 x 128 results refuse a size; None if it is whole tiles and fits the
-    grid."""
+    """Return why blocks of 128 x 128 results do not fit a size; None if they do, without a partial
+    tile."""
     fit = gemm_cuda.multiples(size, M=TILE, N=TILE, K=STEP)
     return fit or grid_claim(y=size["M"] // TILE)
 
@@ -102,7 +102,7 @@ def large_tiles(sch: Schedule, case: Case) -> None:
     operations for each byte.
 
     Prediction: on an H100, a step of k takes 64 cycles of shared memory and 32 of arithmetic with 4
-    x 4 results, and 128 and 128 with 8 x 8, for four times as many multiply-adds: 2 times.
+    x 4 results, and 128 of each with 8 x 8, for four times as many multiply-adds: a factor of 2.
 
     Picture: The upper left panel shows that the transposition causes no bank conflicts, thanks to
     the padding: neighbouring threads store elements 528 words apart, 16 banks on, and each of the
@@ -119,15 +119,15 @@ def warp_tiles(sch: Schedule, case: Case) -> None:
     A thread has 6 loads of 16 bytes for 128 multiply-adds. If a warp's load takes four cycles, one
     for each quarter of the warp (as it does if no two threads read the same bytes), then 8 x 8
     results keep shared memory busy as long as the arithmetic: 4 warps x 16 cycles for 64. Here it
-    is 96 cycles for 128. The price is registers: two blocks of 128 threads fit on a multiprocessor,
-    8 warps.
+    is 96 cycles for 128. The price is registers: only two blocks of 128 threads, 8 warps, fit on a
+    multiprocessor.
 
     Prediction: on an H100, 96 cycles of shared memory beside 128 of arithmetic, where both took
     128: 1.33 if they did not overlap. There are 8 warps instead of 16 to hide a load's 600 cycles.
 
     Picture: `A_shared` and `B_shared` are staircases of 8 steps for each strip, drawn in violet
     because two of the four warps read each half. To their left is the fetch, hardly wider than a
-    line, because each strip serves 8 steps of k with 128 multiply-adds a thread.
+    line, because each strip serves 8 steps of k with 128 multiply-adds per thread.
     """
     c, k_outer = tiles(sch, warps=(2, 2), rows=(2, 8), columns=(4, 4))
     sch.decompose_reduction(c, k_outer)
@@ -135,7 +135,7 @@ def warp_tiles(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.05, 1.5), needs="sm_80")
 def async_copies(sch: Schedule, case: Case) -> None:
-    """Copy strips by cp.async, from global to shared memory past the registers, three ahead.
+    """Copy strips with cp.async, from global to shared memory past the registers, three ahead.
 
     With 2 warps for each quarter of a multiprocessor, no other warp hides the 600 or more cycles
     until a strip has arrived. A strip's arithmetic takes a warp about 1,100, so the third strip

@@ -146,16 +146,16 @@ def tile(sch: Schedule, copy: Any) -> Any:
 
 
 def whole_fragments(size: Size) -> str | None:
-    """Return why blocks of 2 x 2 warps with one fragment each refuse a size; None if they take
-    it."""
+    """Return why blocks of 2 x 2 warps with one fragment each do not fit a size; None if they
+    do."""
     tile = WARPS * EDGE
     tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=EDGE)
     return tiles or grid_claim(y=size["M"] // tile)
 
 
 def whole_warp_tiles(size: Size) -> str | None:
-    """Return why blocks of 2 x 2 warps with 2 x 2 fragments each and strips of 32 terms refuse a
-    size; None if they take it."""
+    """Return why blocks of 2 x 2 warps with 2 x 2 fragments each and strips of 32 terms do not fit
+    a size; None if they do."""
     tile = 2 * WARPS * EDGE
     tiles = gemm_cuda.multiples(size, M=tile, N=tile, K=2 * EDGE)
     return tiles or grid_claim(y=size["M"] // tile)
@@ -170,7 +170,7 @@ def whole_warp_tiles(size: Size) -> str | None:
     expected=(1, 2.7),
 )
 def tensor_cores(sch: Schedule, case: Case) -> None:
-    """Multiply 16 x 16 x 16 with one instruction of a warp, and operands rounded to float16.
+    """Multiply 16 x 16 x 16 terms with one instruction of a warp, with operands in float16.
 
     A tensor core does in one cycle the work of a warp's multiply-adds in many. But with one
     fragment of results, a warp reads two fragments from shared memory for each multiplication, and
@@ -178,9 +178,9 @@ def tensor_cores(sch: Schedule, case: Case) -> None:
     gain.
 
     Prediction: loading two fragments takes 8 and 16 cycles of shared memory for 4,096
-    multiply-adds, where 4 x 4 results take 64: 2.7. An A100's second-level cache, 47 bytes a cycle
-    for each multiprocessor, delivers the strips in 22. Two barriers for each multiplication take
-    part of the gain.
+    multiply-adds, where 4 x 4 results take 64: a factor of 2.7. An A100's second-level cache, at 47
+    bytes per cycle for each multiprocessor, delivers the strips in 22 cycles. Two barriers for each
+    multiplication take part of the gain.
 
     Picture: The lower panels show the loads of the fragments: each thread fetches one row of 8
     halves, four banks wide, and 8 threads are served at a time. In A, rows 0 and 4 of these 8 lie
@@ -198,8 +198,8 @@ def tensor_core_tiles(sch: Schedule, case: Case) -> None:
 
     Prediction: half as many fragments are loaded, but each takes twice as many turns, so shared
     memory stays at 24 cycles for a multiplication. Half as many bytes (11 cycles of an A100's
-    second-level cache instead of 22) and half as many barriers are the gain, 2 times if they were
-    all of the time.
+    second-level cache instead of 22) and half as many barriers are the gain, a factor of 2 if they
+    took all of the time.
 
     Picture: The rows are longer, 32 halves in A and 64 in B, and that is worse. In the lower right
     panel, all 8 rows lie in the same four banks, the colour turns red, and a load takes eight
@@ -218,10 +218,10 @@ def tensor_core_padded(sch: Schedule, case: Case) -> None:
     strip.
 
     Prediction: the loads' 24 cycles for a multiplication become 4, so an A100's second-level cache
-    is the next limit, with 11: 2.2.
+    is the next limit, with 11 cycles: a factor of 2.2.
 
     Picture: The lower panels are blue: 8 rows spread over all 32 banks. The upper left panel, where
-    A is stored, shows the price: the gaps make four of 32 threads wait for a second turn, once a
+    A is stored, shows the price: the gaps make four of 32 threads wait for a second turn, once per
     strip.
     """
     fragments(sch, each=2, step=2 * EDGE, vector=4, pad=8)
@@ -253,11 +253,11 @@ def tensor_core_mma(sch: Schedule, case: Case) -> None:
     wmma compiles to a few of these instructions, so this step alone may gain nothing. It gives the
     control over registers and shared memory that the fastest kernels start from.
 
-    Prediction: 16 multiplications of 16 x 8 x 16 in the PTX are the 8 of 16 x 16 x 16 before;
-    registers, warps and turns are the same.
+    Prediction: 16 multiplications of 16 x 8 x 16 in the PTX replace 8 of 16 x 16 x 16; registers,
+    warps and turns are the same.
 
     Picture: A and B are loaded in full sectors. In the lowest panel, C is stored straight from the
     registers in which `mma` leaves the results. Four threads hold 8 neighbouring elements of a row,
-    two each, so a store of one element a thread fills half of a sector.
+    two each, so a store of one element per thread fills half of a sector.
     """
     registers(sch, each=2, step=2 * EDGE, vector=4, pad=8)

@@ -132,9 +132,9 @@ def quads(sch: Schedule, case: Case) -> None:
     is unsigned, so 128 is added to A's elements, and C is corrected by the sums of B's columns. A
     processor without the instruction widens and multiplies in the same loops.
 
-    Prediction: 64 products an instruction, so 1.05 million cycles on each core: 0.29 ms. Shifting A
-    and packing B, a byte in 1 to 2 cycles on two threads, take 0.07 to 0.15 and the sums of B's
-    columns 0.05; before, it was 2.6.
+    Prediction: 64 products per instruction, so 1.05 million cycles on each core: 0.29 ms. Shifting
+    A and packing B, at 1 to 2 cycles per byte on two threads, take 0.07 to 0.15 ms, and the sums of
+    B's columns 0.05. The rung before took 2.6 ms.
 
     Picture: In so small a product nearly all steps are preparation: A is shifted, B is packed, and
     B's columns are added up. At 512, the product at the right takes 64 times as many steps for each
@@ -147,7 +147,7 @@ def quads(sch: Schedule, case: Case) -> None:
 
 
 def _shift(sch: Schedule) -> None:
-    """Prepare A and B on all threads, and the sums of B's columns row by row."""
+    """Schedule the preparation of A and B on all threads, and B's column sums row by row."""
     shifted, packed, excess = (sch.get_sblock(name) for name in ("shifted", "packed", "excess"))
     sch.parallel(sch.get_loops(shifted)[0])
     sch.parallel(sch.get_loops(packed)[0])
@@ -169,8 +169,8 @@ def _whole_tiles(sch: Schedule) -> tuple[Any, Any]:
 
 
 def _tile(sch: Schedule, case: Case, loop: Any) -> None:
-    """Sum a tile in registers inside `loop`, with the instruction of four products if the processor
-    has it.
+    """Sum a tile in registers inside `loop`, with the instruction for four products if the
+    processor has it.
 
     Set the scope, the vectors and the threads before the reduction is decomposed: afterwards TVM no
     longer recognises it as a reduction.
@@ -203,9 +203,9 @@ def one_row(sch: Schedule, case: Case) -> None:
     Each instruction needs its own vector of B from the cache, and waits for the instruction before
     it, which adds to the same sums.
 
-    Prediction: two sums, each waiting four cycles for the one before, are half an instruction a
-    cycle: 0.58 ms instead of 0.29, beside 0.2 of preparation. The 1.5 loads of an instruction,
-    where a tile of eight rows has 0.625, take longer if they come from the second-level cache.
+    Prediction: two sums, each with one instruction every four cycles, are half an instruction per
+    cycle: 0.58 ms instead of 0.29, plus 0.2 of preparation. There are 1.5 loads per instruction,
+    where a tile of eight rows has 0.625; they take longer if they come from the second-level cache.
 
     Picture: At the right, all of `packed` is read for each row of C. `quads` reads a panel of it
     once for eight rows.
@@ -219,8 +219,8 @@ def cache_block(sch: Schedule, case: Case) -> None:
 
     The bands are divided evenly, because the instruction works on whole tiles only.
 
-    Prediction: in `quads`, each of 64 bands reads the 256 KiB of `packed`, 16 MiB from the
-    second-level cache: at 32 bytes a cycle and on two threads 0.07 of 0.49 ms.
+    Prediction: in `quads`, each of 64 bands reads the 256 KiB of `packed`, in all 16 MiB from the
+    second-level cache. At 32 bytes per cycle on two threads, that takes 0.07 of 0.49 ms.
 
     Picture: At the right, each thread reads one panel of `packed` again and again, for one band of
     `shifted` after the other.

@@ -20,12 +20,12 @@ ladder = Ladder(layer_norm.LAYER_NORM, "cpu")
 def naive(sch: Schedule, case: Case) -> None:
     """Run the stages one after another over the whole matrix, on one thread.
 
-    Each of the two sums is a chain of dependent additions, four cycles for a value; only the last
+    Each of the two sums is a chain of dependent additions, four cycles per value; only the last
     sweep is in vectors.
 
     Picture: x is swept three times: for the sum, for the squares, and for the result. In the
     staircases of `total` and `squares` a single element is loaded and stored again and again. In
-    the machine, that is the chain.
+    the compiled code, these steps are the chains of additions.
     """
 
 
@@ -37,8 +37,8 @@ def across_rows(sch: Schedule, case: Case) -> None:
     memory. Each load is a gather from 16 cache lines and uses one element of each.
 
     Prediction: a value's chains take 3 + 4 cycles, and the last sweep about 0.6. Sixteen loads for
-    a vector take 8 cycles at two a cycle, 0.5 for each value and sum; if a gather takes 20, 1.25.
-    So 7.6 cycles become 1.6 to 3.1.
+    a vector take 8 cycles at two per cycle, 0.5 for each value and sum, or 1.25 if a gather takes
+    20. So 7.6 cycles become 1.6 to 3.1.
 
     Picture: A step of x is a column of points, each a row above the one before: a gather. Each line
     is loaded once for each of its elements, but the first-level cache is fast enough for that.
@@ -57,7 +57,7 @@ def fuse_rows(sch: Schedule, case: Case) -> Any:
 
     A row of 768 is 3 KiB and stays in the first-level cache for the second and the third sweep.
 
-    Prediction: the chains' 7 cycles a value hide the loads, wherever they come from.
+    Prediction: the chains' 7 cycles per value hide the loads, wherever they come from.
 
     Picture: There are three sweeps over a row, and then the next row. `total`, `mean`, `squares`
     and `variance` have one element each.
@@ -95,8 +95,8 @@ def lanes(sch: Schedule, case: Case) -> Any:
 
     A sum in lanes is also more exact: each lane adds a 64th of the terms.
 
-    Prediction: 768 links become 768 / 64 + 2 + 4 = 18, a 43rd, so the chains' 7 cycles become 0.2;
-    0.4 to 1.3 for loads, stores and the division stay of 7.6.
+    Prediction: a chain of 768 additions becomes 768 / 64 + 2 + 4 = 18, a 43rd, so the chains' 7 of
+    7.6 cycles become 0.2. The 0.4 to 1.3 cycles for loads, stores and the division stay.
 
     Picture: The sums are the short strokes at the beginning of each row. Most of the remaining
     steps are the last sweep, whose loops have no vectors in the schedule; LLVM vectorises them.
@@ -132,15 +132,15 @@ def define_scale(case: Case) -> list[Any]:
 def one_division(sch: Schedule, case: Case) -> Any:
     """Compute 1 / sqrt(variance + eps) once for each row, and multiply by it.
 
-    Roots and divisions wait for the one unit that computes them, which takes many cycles a vector;
-    a multiplication takes half a cycle.
+    Roots and divisions wait for the one unit that computes them, which takes many cycles per
+    vector; a multiplication takes half a cycle.
 
     Prediction: LLVM had already moved the root out of the sweep: the code of `lanes` has 12
     divisions of vectors and no root. A division takes 10 cycles for 16 lanes, 0.6 of about 1.0
-    cycle a value, unless it is hidden behind the loads and the stores.
+    cycle per value, unless it is hidden behind the loads and the stores.
 
-    Picture: There is a new panel, `scale`: it is written once a row, and read with every element of
-    the last sweep. `variance` is now read once a row.
+    Picture: There is a new panel, `scale`: it is written once per row, and read with every element
+    of the last sweep. `variance` is now read once per row.
     """
     return lanes(sch, case)
 
@@ -194,9 +194,9 @@ def one_pass(sch: Schedule, case: Case) -> Any:
     long as a row stays there. The result loses digits if the row's first value is far from its
     mean.
 
-    Prediction: a vector of x is loaded in three sweeps, in the last one beside gamma and beta: 1 +
-    1 + 3 loads, one a cycle. One sweep for both sums makes that 1 + 3: 1.25 times, more if the sums
-    wait for their chains, and nothing if the store of 2 cycles is the limit.
+    Prediction: a vector of x is loaded in three sweeps, in the last one with gamma and beta: 1 + 1
+    + 3 loads, one per cycle. One sweep for both sums makes that 1 + 3: a gain of 1.25, more if the
+    sums wait for their chains, and none if the store of 2 cycles is the limit.
 
     Picture: `lanes.v0` and `lanes.v1` are the sums and the sums of squares: one stroke over x fills
     both. The ramps after it join the lanes, one after another.
@@ -217,8 +217,8 @@ def parallel(sch: Schedule, case: Case) -> None:
 
     The speed is proportional to the number of cores, as long as memory keeps up.
 
-    Prediction: 32 tasks on two cores; 6.3 MB are moved in 90 microseconds, 70 GB/s, where two
-    vectors are added at 173 GB/s.
+    Prediction: 32 tasks on two cores, so 2 at best. 6.3 MB move in 90 microseconds: 70 GB/s, while
+    the sum of two vectors moves 173 GB/s.
 
     Picture: Both threads read gamma and beta (violet); everything else belongs to one thread. Data
     that threads share but do not write costs no more than private data.

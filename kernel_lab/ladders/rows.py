@@ -19,7 +19,7 @@ _LEAST = -87.0  # e^-87 is near the smallest normal float32
 
 
 def shared_out(sch: Schedule, row: Any, case: Case) -> None:
-    """Distribute the rows over the threads, in 16 tasks of several rows for each core.
+    """Distribute the rows over the threads, in 16 tasks per core, each of several rows.
 
     TVM's runtime allocates a row's temporary buffers in each iteration of the parallel loop. In a
     loop over tasks that happens once for all rows of a task.

@@ -1,7 +1,7 @@
 """Softmax of rows on a CPU: the cost of a row that stays in the first-level cache.
 
-The failed rung is the online softmax of Milakov and Gimelshein ("Online normalizer calculation for
-softmax", arXiv:1805.02867), which pays if a row does not fit there.
+The failed rung `online` is the online softmax of Milakov and Gimelshein ("Online normalizer
+calculation for softmax", arXiv:1805.02867), which pays if a row does not fit into that cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def naive(sch: Schedule, case: Case) -> None:
     """Run four stages one after another, each over the whole matrix, on one thread.
 
     The matrix of exponentials is written, read for the sums and read again for the quotients. Each
-    exponential is a call of the C library; these calls take nearly all of the time.
+    exponential is a call to the C library; these calls take nearly all of the time.
 
     Picture: x is read twice from beginning to end, for the maxima and for the exponentials. `e` is
     written, read for the sums, and read again for the quotients. A large matrix has left the cache
@@ -44,11 +44,11 @@ def fuse_rows(sch: Schedule, case: Case) -> Any:
     """Compute all four stages of a row before the next row begins.
 
     A row of 1,024 is 4 KiB: after the first sweep it stays in the first-level cache. Memory is read
-    once and written once. The gain is small, because the calls of the exponential do not wait for
+    once and written once. The gain is small, because the calls to the exponential do not wait for
     memory.
 
-    Prediction: 12 MiB of traffic with `e` are saved, which the third-level cache moves in 0.3 of
-    5.4 ms.
+    Prediction: 12 MiB of traffic for `e` are saved, which the third-level cache moves in 0.3 of
+    the 5.4 ms.
 
     Picture: Both sweeps of x over a row follow each other before the next row is touched. `e` has
     the elements of one row.
@@ -74,10 +74,10 @@ def polynomial(sch: Schedule, case: Case) -> Any:
     still chains, one value after another, at four cycles each.
 
     Prediction: a call takes 10 to 20 cycles, and the two chains of the maximum and the sum 7 to 8.
-    Twenty operations for 16 lanes take 1.3 to 2 cycles a value; the chains stay. So 18 to 28 cycles
-    become 9 to 10.
+    Twenty operations for 16 lanes take 1.3 to 2 cycles per value; the chains stay. So 18 to 28
+    cycles become 9 to 10.
 
-    Picture: No access has changed, since the polynomial has no memory.
+    Picture: No access has changed, since the polynomial accesses no memory.
     """
     return rows.row_by_row(sch, "y")
 
@@ -103,11 +103,11 @@ def lanes(sch: Schedule, case: Case) -> Any:
     chains keep one unit busy.
 
     Prediction: the chains' 7 to 8 cycles become a 43rd of that: a chain has 16 steps of four
-    independent vectors, and the folding at the end. 2 to 3 of 9 to 10 cycles stay, for the
-    exponential and the quotient.
+    independent vectors, and the folding at the end. Of 9 to 10 cycles, the 2 to 3 for the
+    exponential and the quotient stay.
 
     Picture: The sweep over x for the maximum is now a steep stroke. The sweep for the exponentials
-    is not: the trace follows the schedule's loops, and LLVM's own vectors are not in it.
+    is not: the trace follows the schedule's loops, and does not show LLVM's own vectors.
     """
     row = rows.row_by_row(sch, "y")
     for name in ("top", "total"):
@@ -122,7 +122,7 @@ def recompute(sch: Schedule, case: Case) -> None:
     It saves a store and a load in the first-level cache, which run in parallel with the arithmetic
     anyway, but it doubles the arithmetic.
 
-    Prediction: 1.3 to 2 cycles more for each value, beside 2.5.
+    Prediction: 1.3 to 2 cycles more for each value, on top of 2.5.
 
     Picture: The panel of `e` is gone. At the beginning of each row there are two sweeps over x,
     where `lanes` has one, because the sum reads x, too.
@@ -176,7 +176,7 @@ def online(sch: Schedule, case: Case) -> None:
     instead of one. It pays where reading is the main cost: for rows larger than the cache, or on a
     GPU. `attention` uses the same idea for whole tiles, where the rescaling is rare.
 
-    Prediction: two more exponentials a value, 1.3 to 2 cycles each, beside 2.5.
+    Prediction: two more exponentials per value, 1.3 to 2 cycles each, on top of 2.5.
 
     Picture: `lanes.v0` and `lanes.v1` are the maxima and the sums of the lanes. At the beginning of
     each row a stroke updates all of them at every step. The ramps after it join the lanes, one
@@ -197,8 +197,8 @@ def parallel(sch: Schedule, case: Case) -> None:
     work on. If each row were a task, it would allocate its own lanes and exponentials, which costs
     a third of a row's time.
 
-    Prediction: 32 tasks on two cores, 2 at best; each task allocates its buffers, and the matrices'
-    8 MiB come from the cache that both cores share.
+    Prediction: 32 tasks on two cores, so 2 at best; each task allocates its buffers, and the
+    matrices' 8 MiB come from the cache that both cores share.
 
     Picture: Each thread works on rows of its own, with its own row of `e` and its own sums.
     """

@@ -75,7 +75,7 @@ def unroll(sch: Schedule, case: Case) -> None:
 
     Prediction: a vector of 16 additions has 8 cycles at the speed of `parallel`, since memory sets
     the time. A counter and a jump, 2 of its 5 or 6 instructions, are saved three times out of four,
-    and a core starts 6 instructions a cycle anyway.
+    but a core starts 6 instructions per cycle anyway.
     """
     rest = parallel(sch, case)
     _, inner = sch.split(rest, [None, UNROLL])
@@ -86,11 +86,11 @@ def unroll(sch: Schedule, case: Case) -> None:
     kind="failed",
     after=parallel,
     expected=(0.5, 1),
-    explained="a task of TVM's pool costs less than reading the memory that it is for, so it hides "
-    "behind the loads (Zen 4, 2 cores)",
+    explained="starting a task in TVM's pool costs less than reading the memory that the task works"
+    " on, so it hides behind the loads (Zen 4, 2 cores)",
 )
 def small_tasks(sch: Schedule, case: Case) -> None:
-    """FAILS: make each vector of sixteen a task of its own.
+    """FAILS: make each vector of sixteen a separate task.
 
     TVM hands each thread one stretch of tasks, so there is no queue of 65,536 entries. But the
     compiler cannot optimise across the loop over a thread's tasks.

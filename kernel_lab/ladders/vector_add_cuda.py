@@ -34,11 +34,11 @@ def naive(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(20, 32))
 def threads(sch: Schedule, case: Case) -> None:
-    """Use blocks of 256 threads on neighbouring elements: a warp's load is a run of 128 bytes.
+    """Use blocks of 256 threads on neighbouring elements: a warp loads 128 contiguous bytes.
 
-    Prediction: an A100's multiprocessor needs 6,127 bytes in flight (10.2 bytes a cycle for 600
-    cycles). In `naive`, 32 threads with two loads each have 256, a 24th. Now 2,048 threads have
-    more than enough. The lanes alone would give 32.
+    Prediction: an A100's multiprocessor needs 6,127 bytes in flight (10.2 bytes per cycle for 600
+    cycles). In `naive`, 32 threads with two loads each have 256 in flight, a 24th. Now 2,048
+    threads have more than enough. The lanes alone would give a factor of 32.
 
     Picture: The staircase has no gaps: a request is 4 sectors, and every byte of them is used. Such
     an access is *coalesced*.
@@ -76,8 +76,9 @@ def uncoalesced(sch: Schedule, case: Case) -> None:
     the caches keep the traffic from growing eightfold.
 
     Prediction: 2,048 threads use 3 sectors each, 192 KiB at a time, which fills a first-level cache
-    of 192 KiB: so the rest of a sector comes again, eight times as many bytes. That is 0.125 if
-    they come from memory, and three times of it if the second-level cache delivers them.
+    of 192 KiB. So a sector is fetched again for each of its elements: eight times as many bytes.
+    That is 0.125 times the speed if they come from memory, and three times that if the second-level
+    cache delivers them.
 
     Picture: The threads are 128 bytes apart, in 32 sectors, and each request uses 4 bytes of each
     sector. (A dashed vertical line is a gap in memory.) What matters is where the threads of a warp

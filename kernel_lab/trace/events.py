@@ -39,7 +39,7 @@ class BufferInfo:
 @dataclass(frozen=True)
 class Site:
     """One load or store in the kernel's text: `text` is the access as TVMScript writes it, `nests`
-    are the loop nests around it, if the trace followed them."""
+    are the loop nests around it, if the trace recorded them."""
 
     buffer: int
     is_store: bool
@@ -89,11 +89,11 @@ class Trace:
     The trace has the accesses that the scheduled loops make. A compiler may keep values in
     registers that the loops load or store repeatedly.
 
-    `arrays` holds the kernel's arguments after the run, by name. If the trace followed the loops,
+    `arrays` holds the kernel's arguments after the run, by name. If the trace recorded the loops,
     `loops` are the serial and parallel loops with more than one iteration, each before the loops
-    inside it. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
-    loaded an element of its own or of its block's memory to which nothing had been stored. It
-    includes ignored scopes, and counts the whole run even if accesses were selected.
+    inside it. `unset` counts, by buffer, the loads of elements that had not been stored, from
+    memory that belongs to a thread (of a kernel or a parallel loop) or to its block. It includes
+    ignored scopes, and counts the whole run even if accesses were selected.
     """
 
     name: str
@@ -144,8 +144,7 @@ class Trace:
         return self.thread // WARP if self.device == "gpu" else np.zeros_like(self.thread)
 
     def select(self, keep: np.ndarray) -> Trace:
-        """Return the same trace with only the accesses for which `keep` (a mask or indices)
-        holds."""
+        """Return the same trace with only the accesses that `keep` (a mask or indices) selects."""
         arrays = {name: getattr(self, name)[keep] for name in _COLUMNS}
         return Trace(
             self.name,

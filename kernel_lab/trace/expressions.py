@@ -113,7 +113,7 @@ def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
 
 
-# LLVM IR functions that schedules bring along, by name.
+# The functions in LLVM IR that schedules come with, by name.
 EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 
@@ -132,7 +132,7 @@ class Expressions:
         self.sites: list[Site] = []
         self.constants: dict[str, Any] = {"np": np, "wrapped": wrapped}
         self.nests: list[tuple[tuple[str, int], ...]] = []  # variable and extent of each loop
-        self.parallel_nests: set[int] = set()  # numbers of the nests of one parallel loop
+        self.parallel_nests: set[int] = set()  # numbers of the nests that are one parallel loop
         self.open_nests: list[int] = []  # nests around the code that is being emitted
         self.times = 1  # how often the code that is being emitted runs, predicates aside
         self.estimate = 0

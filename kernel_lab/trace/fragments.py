@@ -126,7 +126,7 @@ def uniform(m: Machine, value: Any, what: str) -> Any:
 
 
 def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
-    """Return a warp's pattern for all threads."""
+    """Return a warp's pattern, repeated for all warps."""
     return np.tile(pattern, (m.width // WARP, 1))
 
 

@@ -1,7 +1,7 @@
 """A model of how a GPU executes a trace: sectors per warp instruction, and shared-memory banks.
 
 The rules are from the CUDA C++ Programming Guide and Best Practices Guide, for compute capability
-5.0 and later. A warp's access of global memory moves the 32-byte sectors that its threads touch.
+5.0 and later. A warp's access to global memory moves the 32-byte sectors that its threads touch.
 Shared memory has 32 banks of 4-byte words; threads that need different words of one bank take
 turns, and threads that need the same word are served together. A warp whose threads access 8 or 16
 bytes each is served in two or four parts.
@@ -56,7 +56,7 @@ class SiteReport:
         """A description of the access's fault; None if it has none."""
         verb = "store to" if self.is_store else "load of"
         if self.scope == "shared" and self.degree > 1:
-            return f"bank conflict: the {verb} {self.text} takes up to {self.degree} turns a warp"
+            return f"bank conflict: the {verb} {self.text} takes up to {self.degree} turns per warp"
         # A warp of few threads, or one that reads a single word, cannot fill its sectors.
         if self.scope == "global" and self.moved > 2 * max(self.used, SECTOR * self.requests):
             return (
@@ -67,7 +67,7 @@ class SiteReport:
 
 
 def instructions(trace: Trace) -> np.ndarray:
-    """Return the number of the warp instruction that each access belongs to, in the trace's order.
+    """Return, for each access in the trace's order, the index of its warp instruction.
 
     The lanes of a vectorised loop are one instruction if each thread's elements are contiguous and
     span at most 16 bytes; otherwise each lane is a separate instruction.
@@ -86,8 +86,8 @@ def instructions(trace: Trace) -> np.ndarray:
 
 
 def _side_by_side(trace: Trace) -> np.ndarray:
-    """Return whether an access is in a step whose lanes form vectors that one instruction can
-    access."""
+    """Return, for each access, whether the lanes of its step form vectors that one instruction can
+    load or store."""
     if not len(trace) or not trace.lane.any():
         return np.ones(len(trace), bool)
     # The trace is in order of time, worker, thread and lane.
@@ -108,8 +108,8 @@ def _side_by_side(trace: Trace) -> np.ndarray:
 
 
 def site_reports(trace: Trace) -> list[SiteReport]:
-    """Return a report on each load and store of global and shared memory, in the order of the
-    text."""
+    """Return a report on each load and store of global and shared memory, in the order in which
+    they appear in the kernel's text."""
     number = instructions(trace)
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     reports = []
@@ -150,9 +150,9 @@ def _sectors(group: np.ndarray, address: np.ndarray, size: int) -> dict[str, int
 
 
 def joined_degree(trace: Trace, report: SiteReport, width: int) -> int:
-    """Return the most turns that any part of a warp takes for an access of shared memory if each
-    thread accesses all `width` bytes around its own element, as it does once a compiler has joined
-    loads. If the access is that wide already, this is `report.degree`."""
+    """Return what `report.degree` would be if a compiler joined loads from shared memory, so that
+    each thread accessed all of the `width` bytes around its element. If the access is that wide
+    already, this is `report.degree` itself."""
     mine = np.flatnonzero(trace.site == report.site)
     address, size = trace.address[mine], int(trace.itemsize[mine[0]])
     if size >= width:
@@ -194,10 +194,10 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Return a line for each fault of a kernel: loads of memory to which nothing was stored, mostly
+    """Return a line for each fault of a kernel: loads of elements that had not been stored, mostly
     idle warps, uncoalesced accesses and bank conflicts."""
     lines = [
-        f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"
+        f"unset: {counted(count, 'load')} from {name} of elements that had not been stored"
         for name, count in trace.unset.items()
     ]
     reports = site_reports(trace)

@@ -22,7 +22,7 @@ from kernel_lab.trace.machine import Machine, Storage, filled
 from kernel_lab.trace.statements import Program
 
 LIMIT = 1_000_000
-ROOM = 4  # a run is given up at this multiple of the limit
+ROOM = 4  # a run stops at this multiple of the limit
 ALIGNMENT = 256  # bytes; of buffers in the trace's address space
 
 
@@ -41,10 +41,10 @@ def trace(
     leaves it) or be lowered already. `inputs` are arrays for its first arguments, or a mapping from
     names to arrays; other arguments start as NaN (integers as 0). `cores` is the number of workers
     that parallel CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are
-    executed but not recorded. With `follow` the trace has the values of the loops' variables.
+    executed but not recorded. With `follow`, the trace records the values of the loops' variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
-    unsupported code (tensor-core instructions that fragments.py and mma.py do not have, calls of
+    unsupported code (tensor-core instructions that fragments.py and mma.py do not have, calls to
     other functions), NotLowered if TVM itself rejects the schedule, TraceError if the kernel reads
     or writes outside a buffer, LabUsageError for inputs that do not fit.
     """
@@ -77,8 +77,8 @@ def _too_many(name: str, count: str, limit: int) -> str:
 
 
 def lowered(func_or_module: Any) -> tuple[str, Any]:
-    """Return name and lowered form of the only PrimFunc. Raises LabUsageError unless there is
-    exactly one."""
+    """Return the name and the lowered form of the only PrimFunc. Raises LabUsageError unless there
+    is exactly one."""
     from needle_tvm._tvm import names as tvm_names
     from needle_tvm.tir import functions as tir_functions
 
@@ -199,7 +199,7 @@ def _loop_values(
     program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, threads: np.ndarray
 ) -> list[LoopValues]:
     """Return the values of each loop's variable at each access; none if the loops were not
-    followed."""
+    recorded."""
     starts: list[list[int]] = [[] for _ in program.nests]
     turns: list[list[tuple[int, ...]]] = [[] for _ in program.nests]
     for step, number, variables in machine.turns:

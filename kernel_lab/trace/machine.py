@@ -20,7 +20,7 @@ from kernel_lab.trace.events import WARP
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return NumPy's dtype of that name. Raises NotInterpreted if NumPy has none."""
+    """Return NumPy's dtype with this name. Raises NotInterpreted if NumPy has none."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -40,7 +40,7 @@ class Storage:
 
 
 def filled(size: int, dtype: np.dtype) -> np.ndarray:
-    """Return unwritten memory: NaN if the dtype has it, so that reading it shows."""
+    """Return unwritten memory: NaN if the dtype has it, so that reading it shows in the result."""
     return np.full(size, np.nan if dtype.kind in "fc" else 0, dtype)
 
 
@@ -59,7 +59,7 @@ class Machine:
         self.regions: list[tuple[str, int, int, int, int]] = []
         self.barriers: list[int] = []
         self.turns: list[tuple[int, int, tuple[int, ...]]] = []  # step, nest, its variables
-        self.unset: Counter[str] = Counter()  # loads of elements to which nothing was stored
+        self.unset: Counter[str] = Counter()  # loads of elements that had not been stored
         self.site_names: list[str] = []
         self._start = 0
 

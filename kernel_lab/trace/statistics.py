@@ -17,8 +17,8 @@ class BufferCounts:
     """Accesses of a buffer, by element and by cache line.
 
     `elements` and `bytes` count distinct elements; if each block or thread has a copy of the
-    buffer, they count within one copy. `line_accesses` is how often an instruction touched a line,
-    `lines` the number of distinct lines.
+    buffer, they count within one copy. `line_accesses` counts how often an instruction touched a
+    line, `lines` counts distinct lines.
     """
 
     name: str
@@ -32,7 +32,7 @@ class BufferCounts:
 
 
 def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
-    """Return the counts of each accessed buffer, in the order of the kernel's text."""
+    """Return the counts of each accessed buffer, in the order in which the kernel names them."""
     buffer, is_store = trace.buffer, trace.is_store
     touched = line_accesses(trace, line)
     rows = []
@@ -70,7 +70,7 @@ class LineAccesses:
 
 
 def line_accesses(trace: Trace, line: int = LINE) -> LineAccesses:
-    """Return the trace by cache lines of `line` bytes."""
+    """Return the trace as accesses to cache lines of `line` bytes."""
     if line < 1 or line & (line - 1):
         raise LabUsageError(f"statistics: a cache line of {line} bytes; it must be a power of two")
     unit = trace.warp if trace.device == "gpu" else trace.thread

@@ -55,7 +55,7 @@ static inline Int floor_mod(Int a, Int b) { return a - b * floor_div(a, b); }
 static inline Int least(Int a, Int b) { return a < b ? a : b; }
 static inline Int most(Int a, Int b) { return a > b ? a : b; }
 
-// Look a line up in its set, whose lines stand with the most recently used one first; 0 is empty.
+// Looks a line up in its set, which has the most recently used line first; 0 is an empty entry.
 static inline bool misses(Int* held, Int sets, Int ways, Int line) {
   Int* set = held + line % sets * ways;
   const Int wanted = line + 1;
@@ -293,7 +293,7 @@ class Stream:
     # Expressions.
 
     def _term(self, node: Any) -> Term:
-        """Emit the loads of an expression; return it."""
+        """Emit the loads of an expression; return the expression in C++."""
         kind = type(node).__name__
         if kind == "Var":
             return self._variables[node]
@@ -384,7 +384,7 @@ class Stream:
 
 
 def _joined(pattern: str, *terms: Term) -> Term:
-    """Return the terms in a pattern. The result depends on data if one of the terms does."""
+    """Insert the terms into a pattern. The result depends on data if one of the terms does."""
     codes = [term.code for term in terms]
     lanes = max(term.lanes for term in terms)
     return Term(None if None in codes else pattern.format(*codes), lanes)

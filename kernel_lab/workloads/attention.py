@@ -1,4 +1,4 @@
-"""out = softmax(Q K^T / sqrt(D)) V of each head (Vaswani et al., arXiv:1706.03762)."""
+"""out = softmax(Q K^T / sqrt(D)) V for each head (Vaswani et al., arXiv:1706.03762)."""
 
 from __future__ import annotations
 

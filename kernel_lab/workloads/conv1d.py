@@ -52,7 +52,7 @@ def define_over(case: Case, terms: int) -> list[Any]:
 
 
 def padded(case: Case, extent: int) -> tuple[Any, Any, Any]:
-    """Return signal, kernel, and the signal between zeros; result i reads padded[i : i + N]."""
+    """Return signal, kernel, and the zero-padded signal; result i reads padded[i : i + N]."""
     from needle_tvm._tvm.names import te, tirx
 
     m, n = case["M"], case["N"]

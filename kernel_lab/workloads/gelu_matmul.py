@@ -80,7 +80,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 GELU_MATMUL = Workload(
     name="gelu_matmul",
     title="matrix product with bias and GELU",
-    summary="out = GELU(A B + bias), A of M x K and B of K x N; GELU counts as one operation",
+    summary="out = GELU(A B + bias) with A (M x K) and B (K x N); GELU counts as one operation",
     sizes={"cpu": ({"M": 512, "N": 512, "K": 512},), "cuda": ({"M": 1024, "N": 512, "K": 2048},)},
     drawn=lambda size: {"M": 16, "N": 16, "K": 8},
     define=define,

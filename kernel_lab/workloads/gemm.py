@@ -40,7 +40,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 GEMM = Workload(
     name="gemm",
     title="matrix product",
-    summary="C = A B, A of M x K and B of K x N",
+    summary="C = A B with A (M x K) and B (K x N)",
     sizes={
         "cpu": ({"M": 512, "N": 512, "K": 512}, {"M": 1024, "N": 1024, "K": 1024}),
         "cuda": (

@@ -1,4 +1,4 @@
-"""C = A B of 8-bit integers with 32-bit sums: the product of a quantised layer."""
+"""C = A B for 8-bit integers with 32-bit sums: the product of a quantised layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def limits(size: Size) -> str | None:
 INT8_GEMM = Workload(
     name="int8_gemm",
     title="8-bit matrix product",
-    summary="C = A B, A of M x K and B of K x N, of int8 with int32 sums",
+    summary="C = A B with int8 A (M x K) and B (K x N), and int32 sums",
     sizes={"cpu": ({"M": 512, "N": 512, "K": 512}, {"M": 1024, "N": 1024, "K": 1024})},
     dtypes=("int8", "int8", "int32"),
     drawn=gemm.GEMM.drawn,

@@ -1,4 +1,4 @@
-"""y = (x - mean) / sqrt(variance + eps) * gamma + beta of each row (Ba, arXiv:1607.06450)."""
+"""y = (x - mean) / sqrt(variance + eps) * gamma + beta for each row (Ba, arXiv:1607.06450)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 LAYER_NORM = Workload(
     name="layer_norm",
     title="layer normalisation",
-    summary="y = (x - mean) / sqrt(variance + eps) * gamma + beta of each of M rows of N",
+    summary="y = (x - mean) / sqrt(variance + eps) * gamma + beta for each of M rows of N",
     sizes={"cpu": ({"M": 1024, "N": 768}, {"M": 128, "N": 4096})},
     drawn=lambda size: {"M": 4, "N": 16},
     define=define,

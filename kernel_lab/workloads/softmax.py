@@ -1,4 +1,4 @@
-"""y = softmax(x) of each row, as in attention and at the end of every classifier."""
+"""y = softmax(x) for each row, as in attention and at the end of every classifier."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def define(case: Case) -> list[Any]:
 
 
 def stages(case: Case, x: Any, exp: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Return the exponentials of each row minus its maximum, by the function `exp`, and their
-    sums."""
+    """Return `exp` of each row minus its maximum, and the sums of these exponentials."""
     from needle_tvm._tvm.names import te
 
     n = case["N"]
@@ -51,7 +50,7 @@ def shapes(size: Size) -> list[tuple[int, ...]]:
 SOFTMAX = Workload(
     name="softmax",
     title="softmax",
-    summary="y = softmax(x) of each of M rows of N; an exponential counts as one operation",
+    summary="y = softmax(x) for each of M rows of N; an exponential counts as one operation",
     sizes={"cpu": ({"M": 1024, "N": 1024}, {"M": 4096, "N": 128})},
     drawn=lambda size: {"M": 4, "N": 16},
     define=define,

@@ -11,7 +11,7 @@ from ..common.user_code import user_line
 from .hooks import Attached
 from .node import Node
 
-_NO_LINE = "was called before anomaly mode was on: run the forward pass in it too"
+_NO_LINE = "was called before anomaly mode was on: run the forward pass in anomaly mode too"
 
 
 class _Mode:
@@ -26,7 +26,7 @@ mode = _Mode()
 
 class set_detect_anomaly:
     """Switch anomaly mode on or off, as `mode` says; in a `with` statement, until the block ends.
-    With check_nan False gradients are not checked. `detect_anomaly` describes the mode."""
+    If check_nan is False, gradients are not checked. `detect_anomaly` describes the mode."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = _set(mode, check_nan)
@@ -41,7 +41,7 @@ class set_detect_anomaly:
 class detect_anomaly:
     """A context in which every op notes the line of user code that called it, and a backward pass
     raises RuntimeError at the first op with a NaN or infinite gradient. The error names the op and
-    the line. All threads slow down. With check_nan False gradients are not checked.
+    the line. All threads slow down. If check_nan is False, gradients are not checked.
 
     >>> x = ndl.Tensor([0.0, 4.0])
     >>> with ndl.autograd.detect_anomaly():
@@ -103,7 +103,7 @@ def check(node: Node, gradients: Any) -> None:
 
 
 def _problem(gradient: Any) -> str:
-    """Return in words how many elements of a gradient are not finite; "" if all are finite, or if
+    """Describe in words how many elements of a gradient are not finite; "" if all are finite, or if
     the gradient has no values."""
     if gradient is None or isinstance(gradient, tuple):
         return next(filter(None, map(_problem, gradient or ())), "")

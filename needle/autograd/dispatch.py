@@ -1,4 +1,4 @@
-"""Applying an op to tensors: the op is computed, and recorded if a gradient may be needed."""
+"""Apply an op to tensors: compute it, and record it if a gradient may be needed."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ _new = object.__new__
 
 def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> Any:
     """Return a view of a's elements from a kernel that takes plain arguments, without the checks of
-    an op. Return None if the kernel refuses the arguments, while tracing, and for anything but a
+    an op. Return None if the kernel refuses the arguments, while tracing, and if `a` is not a
     Tensor with a value. `op_of` makes the op from `given`, to record it for gradients.
 
-    A small call spends most of its time on arguments, so the functions of views try this first.
+    A small call spends most of its time on arguments, so functions that return views try this
+    first.
     """
     if state.trace is not None or not isinstance(a, Tensor):
         return None

@@ -14,8 +14,8 @@ from ..backend_ndarray.masked import as_numpy
 
 
 def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
-    """Return the dtype of a result of an array of `dtype` and a Python scalar. Only a scalar of a
-    higher kind changes the dtype."""
+    """Return the result's dtype for an op on an array of `dtype` and a Python scalar. Only a scalar
+    of a higher kind changes the dtype."""
     if isinstance(scalar, float) and not is_floating(dtype):
         return "float64"
     if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
@@ -32,14 +32,14 @@ def holds(dtype: str, scalar: bool | int | float) -> bool:
 
 
 def checked_scalar(name: str, scalar: bool | int | float, dtype: str) -> None:
-    """Raise NumPy's OverflowError if an integer among arrays of an integer dtype is out of
-    range."""
+    """Raise OverflowError, as NumPy does, if a Python integer is out of range for an integer
+    dtype."""
     if not holds(dtype, scalar):
         raise OverflowError(f"{name}: Python integer {scalar} is out of bounds for {dtype}")
 
 
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
-    """Return `value`, which the op stores among elements of `dtype`, converted to that dtype.
+    """Return `value`, which the op `name` stores in an array of `dtype`, converted to that dtype.
 
     Raises TypeError if value is not a Python number. Raises ValueError if it is outside the integer
     dtype's range.

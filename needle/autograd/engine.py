@@ -23,8 +23,8 @@ def topological_order(
 ) -> list[Node]:
     """Return all nodes that `roots` depend on, inputs before users, in a fixed order.
 
-    With `requires_grad`, the list has only nodes through which gradients flow. The nodes that
-    `until` depends on are left out.
+    With `requires_grad`, the list has only nodes through which gradients flow. The walk does not go
+    on to the inputs of nodes in `until`.
     """
     order: list[Node] = []
     seen: set[int] = set()
@@ -59,9 +59,9 @@ def grad(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
-    """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`, leaves
-    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are as
-    in Tensor.backward.
+    """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`, which
+    are leaves that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors
+    are as in Tensor.backward.
 
     `inputs` may be one Tensor. Also raises RuntimeError for an input that is not a leaf, requires
     no gradient, or does not contribute to `root`.
@@ -174,7 +174,8 @@ def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
 def pulled_back(
     made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of made(*inputs) for the inputs, None for inputs that require none.
+    """Return the gradients of made(*inputs) with respect to `inputs`, None for inputs that require
+    none.
 
     An op uses this as its gradient rule if a function of other ops, `made`, computes the same
     result. The computation is recorded if gradients are recorded."""
@@ -309,7 +310,7 @@ def _bytes(x: Tensor) -> tuple[int, int]:
 
 
 def _by_arrays(node: Node, grad: Any) -> Any:
-    """Return the gradients for the inputs from the op's own kernels (Op.backward), or
+    """Return the gradients with respect to the inputs from the op's own kernels (Op.backward), or
     NotImplemented."""
     assert node.op is not None and node.op.backward is not None
     if type(node.spec) is tuple:
@@ -342,7 +343,7 @@ def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
 
 
 def _check_kept(node: Node) -> None:
-    """Make sure that the values that the node's gradient reads are there: compute them again if
+    """Make sure that the values that the node's gradient reads exist: compute them again if
     `checkpoint` dropped them. Raises RuntimeError if they were freed or written in place."""
     name = node.op.name if node.op else ""
     if type(node.saved) is Recomputed:

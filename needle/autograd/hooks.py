@@ -1,7 +1,7 @@
 """Hooks on the gradient of a tensor, and `retain_grad` for non-leaves.
 
 They are stored on the tensor's node, where the engine finds them. Anomaly mode (see `anomaly`) also
-stores there the line of user code that made the node.
+notes on a node the line of user code that made it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Hooked:
     __slots__ = ()
 
     def register_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
-        """Call `hook(gradient)` when a backward pass has this tensor's gradient, before it passes
-        the gradient on. The hook returns None or a new gradient to replace it. Returns a Hook; its
-        method `remove` removes the hook, and so does the end of a `with` block over it. Compiled
-        code contains the effects that hooks had while tracing.
+        """Call `hook(gradient)` when a backward pass has computed this tensor's gradient, before it
+        passes the gradient on. The hook returns None or a new gradient to replace it. Returns a
+        Hook; its method `remove` removes the hook, and so does the end of a `with` statement that
+        holds it. Compiled code contains the effects that hooks had while tracing.
 
         Raises RuntimeError if this tensor requires no gradient. The backward pass raises TypeError
         or ShapeError for a returned gradient that does not fit.

@@ -1,8 +1,8 @@
 """Nodes of the graph behind tensors.
 
-A `Node` records an op, the nodes of its inputs, and only the values that the op's gradient declares
-to read, so that all other values are freed during the forward pass. A leaf's gradient is kept on
-its node, so that every handle to the leaf sees the same `.grad`.
+A `Node` records an op, the nodes of its inputs, and only those values that the op declares its
+gradient to need, so that all other values are freed during the forward pass. A leaf's gradient is
+kept on its node, so that every handle to the leaf sees the same `.grad`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Node:
     scope: str | None  # module path; known only in a trace
     requires_grad: bool
     grad: Any  # a Tensor, or None
-    made: int  # the device's count of writes after the op had run; in a trace, the op's number
+    made: int  # the device's write counter once the op had run; in a trace, the op's index
     attached: Any  # hooks.Attached: hooks on the gradient, or None
     freed: bool  # whether a backward pass has freed the saved values
 
@@ -95,8 +95,8 @@ class Node:
         self.freed = False
 
     if sys.version_info[:2] == (3, 13):
-        # This Python version frees a chain of thousands of objects with nested C calls, too many
-        # for a small thread's stack. So the nodes of a graph are freed one after the other.
+        # This Python version frees a chain of objects by nested C calls. For thousands of objects
+        # these overflow a thread's small stack, so a graph's nodes are freed one after the other.
         def __del__(self) -> None:
             inputs, self.input_nodes = self.input_nodes, ()
             waiting = state.freeing

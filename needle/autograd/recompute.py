@@ -22,11 +22,11 @@ def checkpoint(
 ) -> Any:
     """Return function(*args, **kwargs), without keeping the values that its gradient reads: the
     backward pass calls `function` again to compute them (Chen et al. 2016, "Training deep nets with
-    sublinear memory cost"). Without arguments, `checkpoint` is a decorator that makes every call of
-    the function such a call.
+    sublinear memory cost"). Without arguments, `checkpoint` is a decorator, and every call of the
+    decorated function is treated in this way.
 
     Gradients are the same, bit by bit, if the function does the same both times. With
-    `preserve_rng_state` needle's random numbers are the same both times; running statistics are
+    `preserve_rng_state`, needle's random numbers are the same both times. Running statistics are
     updated once. Compiled code chooses by itself which values to keep. PyTorch's `use_reentrant`
     has no effect.
 
@@ -123,7 +123,7 @@ class _Block:
         self._rng = rng.get_state() if preserve_rng else None
         self._autocast = state.autocast
         self._count = 0
-        # The tensors that the call reads, their values, and the number of writes at that time.
+        # The tensors that the call reads, their values, and the write counter at that time.
         self._read: list[tuple[Value, Any, int]] = []
         self._values: list[Any] | None = None
 

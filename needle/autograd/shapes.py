@@ -30,8 +30,8 @@ class Spec(NamedTuple):
 
 
 def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
-    """Return `shape` (an int or a sequence of ints, or a sequence that contains only such a
-    sequence) as a tuple of ints >= 0; expressions of dims stay expressions.
+    """Return `shape` (an int, a sequence of ints, or a sequence whose only item is such a sequence)
+    as a tuple of ints >= 0; expressions in dims stay expressions.
 
     With `open_extent`, -1 is allowed. Raises TypeError or ShapeError for anything else.
     """

@@ -205,7 +205,7 @@ class Tensor(Value, Hooked, TensorMethods):
 
     def __format__(self, spec: str) -> str:
         """Return the element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}". For any
-        other tensor, return its `repr`. Raises TypeError for a `spec`."""
+        other tensor, return its `repr`, and raise TypeError if there is a `spec`."""
         if not self.shape and (spec or (self._data is not None and state.trace is None)):
             return format(self.item(), spec)
         if spec:

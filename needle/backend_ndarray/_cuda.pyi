@@ -24,10 +24,10 @@ class Stream:
 
 def device_count() -> int: ...
 def use_stream(stream: Stream | None, device: int = 0) -> None:
-    """Set the stream for this thread's work on a device; None is the legacy default."""
+    """Set the stream for this thread's work on a device; None means the legacy default stream."""
 
 def current_stream(device: int = 0) -> int:
-    """Return DLPack's number of this thread's stream on a device."""
+    """Return the number by which DLPack identifies this thread's stream on a device."""
 
 def synchronize(device: int = 0) -> None: ...
 def memory_stats(device: int = 0) -> dict[str, int | None]: ...
@@ -38,8 +38,8 @@ def reset_peak_memory(device: int = 0) -> None: ...
 def memory_cached(device: int = 0) -> int: ...
 def empty_cache(device: int = 0) -> None: ...
 def allow_tf32(allow: bool, /) -> None:
-    """Set whether float32 matmuls may round their operands to 10 bits for the tensor cores; False
-    by default."""
+    """Set whether float32 matmuls may round their operands to 10 mantissa bits for the tensor
+    cores; False by default."""
 
 def tf32_allowed() -> bool: ...
 def add_library_folders(folders: Sequence[str], /) -> None:

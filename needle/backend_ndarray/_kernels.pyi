@@ -1,4 +1,4 @@
-"""Functions common to the native modules, for type checkers only: there is no such module.
+"""Functions common to the native modules. Only type checkers read this stub; it has no module.
 
 numpy_backend.py has the same functions and documents them.
 """
@@ -29,8 +29,8 @@ class View:
     def is_compact(self) -> bool: ...
     @property
     def written(self) -> int:
-        """The number of the last in-place write to this memory, counted over all in-place writes; 0
-        if there was none."""
+        """The value of `writes()` after the last in-place write to this memory; 0 if there was
+        none."""
     @property
     def data_ptr(self) -> int:
         """The address of the first element."""
@@ -45,7 +45,7 @@ def writes() -> int:
     """Return the number of in-place writes so far, to any memory."""
 
 def mark_written(*views: View) -> None:
-    """Count one in-place write by other code to each view."""
+    """Count one in-place write to each of `views`, which other code has written to."""
 
 def as_strided(view: View, shape: _Shape, strides: _Shape, offset: int, /) -> View: ...
 def to_numpy(view: View, /) -> np.ndarray[Any, Any]: ...

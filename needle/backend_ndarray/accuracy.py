@@ -36,7 +36,7 @@ ULPS: dict[str, tuple[int, int]] = {
 }
 
 
-# Documented bounds of CUDA's library that exceed the table.
+# Bounds documented for CUDA's math library, where they exceed the table above.
 _CUDA_ULPS = {
     "sin": (2, 2),
     "cos": (2, 2),

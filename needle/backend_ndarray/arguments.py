@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 2**63 - 1  # the largest extent, and the largest integer of a C library
+LARGEST = 2**63 - 1  # the largest extent, and the largest integer that C libraries accept
 
 
 def count(owner: str, what: str, value: Any, least: int = 1) -> int:
@@ -24,14 +24,14 @@ def count(owner: str, what: str, value: Any, least: int = 1) -> int:
 
 def counts(owner: str, **values: Any) -> None:
     """Check that each of `values` is an integer of at least 1. Raises the errors of `count`, which
-    name the callee `owner`."""
+    name the callee, `owner`."""
     for what, value in values.items():
         count(owner, what, value)
 
 
 def flag(owner: str, what: str, value: Any) -> bool:
-    """Return `value` as a bool. Raises TypeError, which names `owner` and `what`, unless it is a
-    bool."""
+    """Return `value` as a bool. Raises TypeError unless it is a bool; the error names `owner` and
+    `what`."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a bool")
     return bool(value)
@@ -52,8 +52,8 @@ def finite(owner: str, what: str, value: Any) -> float:
 
 
 def not_negative(owner: str, what: str, value: Any) -> float:
-    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`, if
-    it is negative."""
+    """Return `value` as `finite` does, but also raise ValueError if it is negative. Errors name
+    `owner` and `what`."""
     number = finite(owner, what, value)
     if number < 0:
         raise ValueError(f"{owner}: {what} {value} is not >= 0")
@@ -61,8 +61,8 @@ def not_negative(owner: str, what: str, value: Any) -> float:
 
 
 def fraction(owner: str, what: str, value: Any) -> float:
-    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`,
-    unless it is in [0, 1)."""
+    """Return `value` as `finite` does, but also raise ValueError unless it is in [0, 1). Errors
+    name `owner` and `what`."""
     number = finite(owner, what, value)
     if not 0 <= number < 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1)")
@@ -70,8 +70,8 @@ def fraction(owner: str, what: str, value: Any) -> float:
 
 
 def share(owner: str, what: str, value: Any) -> float:
-    """Return `value` as `finite` does. Also raises ValueError, which names `owner` and `what`,
-    unless it is in [0, 1]."""
+    """Return `value` as `finite` does, but also raise ValueError unless it is in [0, 1]. Errors
+    name `owner` and `what`."""
     number = finite(owner, what, value)
     if not 0 <= number <= 1:
         raise ValueError(f"{owner}: {what} {value} is not in [0, 1]")

@@ -64,8 +64,8 @@ class Stream:
     """A queue of work besides the device's default stream. `with stream:` sends this thread's work
     on the device to the stream.
 
-    Arrays may be used on any stream, in any order: work on an array waits for the last work on the
-    array, on any stream.
+    Arrays may be used on any stream, in any order: work on an array waits for the array's latest
+    work, whichever stream ran it.
     """
 
     def __init__(self, module: Any, index: int) -> None:
@@ -105,8 +105,8 @@ class Stream:
 
 
 def consumer_stream(stream: Any) -> int:
-    """Return DLPack's number of the `stream` that a consumer names. None means the legacy default
-    stream.
+    """Return DLPack's number for the `stream` that a consumer requests. None means the legacy
+    default stream.
 
     Raises ValueError for 0, which is ambiguous in DLPack, and for a value that is not a valid
     number.

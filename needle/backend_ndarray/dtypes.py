@@ -50,7 +50,7 @@ def result_type(a: str, b: str) -> str:
     """Return the dtype of an arithmetic operation between arrays of the dtypes `a` and `b`.
 
     This is NumPy's rule. bfloat16, which NumPy lacks, follows float16; float16 with bfloat16 gives
-    float32, because neither holds the other.
+    float32, because neither can represent all values of the other.
     """
     if a == b:
         return a
@@ -110,9 +110,10 @@ def astype(x: Any, dtype: str) -> Any:
     """Convert a NumPy array `x` to `dtype` like x.astype(dtype), but round only once from any
     dtype. Floats out of range become infinite.
 
-    ml_dtypes rounds twice on the way to bfloat16, through float32, and does not support all types.
+    ml_dtypes converts to bfloat16 through float32, so it rounds twice; it does not support all
+    types.
     """
-    if x.dtype == np.dtype(dtype):  # not by name: bytes may be swapped
+    if x.dtype == np.dtype(dtype):  # names do not show swapped bytes
         return x
     name = x.dtype.name
     if name == "bfloat16":

@@ -53,7 +53,8 @@ def compact_strides(shape: Ints) -> Ints:
 
 def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
     """Return `axis` (an int, a sequence of ints, or None for all) as distinct non-negative axes of
-    an array with `ndim` axes. Raises ValueError, which begins with `what`, for invalid axes."""
+    an array with `ndim` axes. Raises ValueError for invalid axes; its message begins with
+    `what`."""
     if axis is None:
         return tuple(range(ndim))
     axes = tuple(map(as_int, axis)) if isinstance(axis, (tuple, list)) else (as_int(axis),)
@@ -67,8 +68,8 @@ def normalize_axes(axis: Any, ndim: int, what: str) -> Ints:
 
 
 def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
-    """Return the target `shape` for `size` elements, with a single -1 filled in. Raises ValueError,
-    which begins with `what`, if the elements do not fit."""
+    """Return the target `shape` for `size` elements, with a single -1 filled in. Raises ValueError
+    if the elements do not fit; its message begins with `what`."""
     new = tuple(map(as_int, shape))
     if any(n < -1 for n in new) or new.count(-1) > 1:
         raise ValueError(f"{what}: shape {new} may have one -1 and no other negative extent")
@@ -83,8 +84,8 @@ def resolve_shape(shape: Any, size: int, what: str = "reshape") -> Ints:
 
 
 def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
-    """Return the strides of an array (`shape`, `strides`) under the shape `new`, or None if a copy
-    is needed.
+    """Return the strides that view an array of `shape` and `strides` in the shape `new`, or None if
+    a copy is needed.
 
     Both shapes must have the same number of elements, and at least one.
     """
@@ -143,7 +144,8 @@ def _expand(entries: list[Any], ndim: int) -> list[Any]:
 
 def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
     """Return the layout of x[`key`] for a basic key and an x of `shape`, `strides` and `offset`.
-    Raises IndexError, which names the axis and its extent."""
+    Raises IndexError for an invalid key; if an index is out of bounds, the error names the axis and
+    its extent."""
     entries = _expand(list(key) if type(key) is tuple else [key], len(shape))
     new_shape, new_strides, axis = [], [], 0
     start_offset = offset
@@ -172,9 +174,10 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
 
 
 def _index_arrays(key: Any) -> list[Any]:
-    """Return the key's entries with ints, lists and NumPy arrays as int64 and mask arrays.
+    """Return the key's entries; ints, lists and NumPy arrays become int64 arrays or masks.
 
-    Arrays of other libraries are unchanged: they hold integers, whose values the caller checks.
+    Arrays of other libraries stay unchanged; they hold integers, and the caller checks their
+    values.
     """
     entries: list[Any] = []
     for entry in key if type(key) is tuple else (key,):
@@ -239,8 +242,8 @@ class Arrangement(NamedTuple):
 def arrange(
     key: Any, shape: Ints, broadcast: Callable[..., Ints] = np.broadcast_shapes
 ) -> Arrangement:
-    """Analyse a `key` with index arrays for an array of `shape`. `broadcast` returns the common
-    shape of shapes, or raises ValueError.
+    """Analyse a `key` with index arrays for an array of `shape`. `broadcast` returns the shape that
+    its arguments broadcast to, or raises ValueError.
 
     Raises IndexError for a value that is not an index, masks that do not match, too many entries,
     and arrays that do not broadcast.
@@ -256,16 +259,17 @@ def arrange(
     entries = _expand(entries, len(shape))
     where = [i for i, e in enumerate(entries) if hasattr(e, "shape")]
     kept = tuple(slice(None) if hasattr(e, "shape") else e for e in entries)
-    # The axes of index arrays that are not adjacent, even if separated only by an Ellipsis for no
-    # axes, come first; adjacent ones stay in place.
+    # If the index arrays are not adjacent in the key, their axes come first; otherwise the axes
+    # stay in place. Even an Ellipsis that stands for no axes separates index arrays.
     axis = where[0] if given[-1] - given[0] + 1 == len(given) else 0
     rest = [i for i in range(len(entries)) if i not in where]
     return Arrangement(kept, (*rest[:axis], *where, *rest[axis:]), axis, arrays, together)
 
 
 def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[Any, Any]:
-    """Combine index `arrays` over axes of these `extents` into one linear index of `shape`. Raises
-    IndexError if a value is out of range; as in NumPy, an empty `shape` is not checked."""
+    """Combine index `arrays`, one for each axis of `extents`, into one linear index of shape
+    `shape`. Raises IndexError if a value is out of range; as in NumPy, an empty `shape` is not
+    checked."""
     linear = np.zeros(shape, np.int64)
     if not linear.size:
         return linear
@@ -279,7 +283,7 @@ def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[An
 
 def advanced(key: Any, shape: Ints, strides: Ints, offset: int) -> Advanced:
     """Convert a `key` with index arrays to one index along merged axes, for an array of `shape`,
-    `strides` and `offset`. Raises IndexError."""
+    `strides` and `offset`. Raises IndexError for an invalid key."""
     plan = arrange(key, shape)
     layout = basic_layout(plan.kept, shape, strides, offset)
     layout = Layout(

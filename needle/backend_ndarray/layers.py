@@ -1,7 +1,8 @@
 """Compute whole layers on NDArrays with the device's own kernels, in one or two passes over memory.
 
-The kernels take inputs that are all float32 or all float64; other dtypes are computed in the
-nearest of the two and rounded once. All functions raise ValueError if shapes do not fit.
+The kernels take inputs that are all float32 or all float64; half precision is computed in float32
+and integers in float64, and results are rounded once. All functions raise ValueError if shapes do
+not fit.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def _fused(name: str, arrays: Sequence[NDArray], *options: Any) -> Any:
 def group_norm(
     x: NDArray, weight: NDArray, bias: NDArray, axis: int, groups: int, eps: float
 ) -> NDArray | None:
-    """Normalize `groups` of adjacent channels of `x` along `axis`, then multiply by `weight` and
-    add `bias` (channels,). Each group is normalized for each sample (the axes before `axis`); `eps`
-    is added to the variance.
+    """Split the channels of `x`, along `axis`, into `groups` of adjacent channels. Normalize each
+    group of each sample (the axes before `axis`), then multiply by `weight` and add `bias`
+    (channels,). `eps` is added to the variance.
 
     Return None, like `group_norm_grad`, if the device has no kernel for these arrays."""
     view = _fused("group_norm", (x, weight, bias), axis, groups, eps)
@@ -107,7 +108,7 @@ def lstm_gates_grad(
 def lstm_sequence(
     projected: NDArray, h: NDArray, c: NDArray, w: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Run all steps of an LSTM from `projected` (T, B, 4 H), the input's part of the gates' sums,
+    """Run all steps of an LSTM from `projected` (T, B, 4 H: the input's part of the gates' sums),
     the states `h` and `c` (B, H), and the weight `w` (H, 4 H).
 
     Return h' and c' of each step (T, B, H), and the sums (T, B, 4 H)."""

@@ -25,7 +25,7 @@ def fork_safe_lock() -> threading.RLock:
 def lock_of_one_object() -> threading.RLock:
     """Return a reentrant lock that is free in a forked child, unless the forking thread holds it.
 
-    It is for short-lived objects whose data may be left half changed by another thread.
+    It is for short-lived objects: the child may find their data half changed by another thread.
     """
     lock = threading.RLock()
     _of_objects.add(lock)

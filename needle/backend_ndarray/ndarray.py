@@ -1,5 +1,5 @@
 """Devices and the arrays on them. They are in one file because they create each other: a device's
-factories return arrays, and an array without a device goes to the default device."""
+factories return arrays, and an array for which no device is named goes to the default device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _MODULES = {
 
 
 class Device:
-    """A place where arrays are stored. Each device is one object, so compare with `is` or `==`.
+    """A device that stores arrays. There is one object for each device, so compare with `is` or
+    `==`.
 
-    `name` is "cpu", "cpu_numpy" or "cuda", and `index` distinguishes GPUs. The factories make
-    NDArrays; their `shape` is one int or several, and `dtype` is the name of a dtype. `kernels` is
-    the module of device functions (the interface of `numpy_backend`), loaded on first use. If the
+    `name` is "cpu", "cpu_numpy" or "cuda", and `index` distinguishes GPUs. The factories return
+    NDArrays; `shape` is one int or several, and `dtype` is the name of a dtype. `kernels` is the
+    module of device functions (the interface of `numpy_backend`), loaded on first use. If the
     device cannot be used, the load raises RuntimeError with the reason.
     """
 
@@ -89,11 +90,11 @@ class Device:
         self.kernels.reset_peak_memory()
 
     def memory_cached(self) -> int:
-        """Return the number of bytes that no array uses and that are kept for future arrays."""
+        """Return the number of bytes that no array uses but that are kept for future arrays."""
         return self.kernels.memory_cached()
 
     def empty_cache(self) -> None:
-        """Return memory that no array uses to the system."""
+        """Release the memory cached for future arrays to the system."""
         self.kernels.empty_cache()
 
     def memory_stats(self) -> dict[str, int | None]:
@@ -117,7 +118,7 @@ class Device:
         """
         self._cuda_only("memory limit").set_memory_limit(limit)
 
-    # Asynchronous work: on CUDA devices only
+    # Asynchronous work, which only CUDA devices have
 
     def synchronize(self) -> None:
         """Wait until all work on the device is done."""
@@ -209,13 +210,14 @@ def cpu() -> Device:
 
 
 def cpu_numpy() -> Device:
-    """Return the reference device, which is written with NumPy."""
+    """Return the reference device, whose kernels are written with NumPy."""
     return _CPU_NUMPY
 
 
 def cuda(index: int = 0) -> Device:
-    """Return the CUDA GPU number `index`. If it does not exist, `enabled()` is False and its use
-    raises RuntimeError. Raises TypeError or ValueError for an invalid index."""
+    """Return CUDA GPU number `index`. If there is no such GPU, the device's `enabled()` returns
+    False and using the device raises RuntimeError. Raises TypeError or ValueError for an invalid
+    index."""
     return _device("cuda", count("cuda", "index", index, 0))
 
 
@@ -228,7 +230,7 @@ setattr(cuda, "is_available", _is_available)  # noqa: B010  (for type checkers)
 
 
 def default_device() -> Device:
-    """Return the device of arrays for which no device is named: the native CPU."""
+    """Return the device for arrays for which no device is named: the native CPU."""
     return _CPU
 
 
@@ -292,8 +294,8 @@ class NDArray(Strided):
     """A strided n-dimensional array on one device. Strides and offset count elements.
 
     Elementwise methods broadcast and promote dtypes like NumPy; Python scalars are weak. Methods
-    raise ValueError for shapes, axes and mixed devices, TypeError for dtypes, and IndexError for
-    indices.
+    raise ValueError for invalid shapes or axes and for mixed devices, TypeError for invalid dtypes,
+    and IndexError for invalid indices.
     """
 
     __slots__ = ("__weakref__", "device", "view")
@@ -324,7 +326,7 @@ _new = NDArray.__new__
 
 
 def wrap(device: Device, view: Any) -> NDArray:
-    """Return an array of a kernel's result `view` on `device`, without checks."""
+    """Wrap a kernel's result `view` on `device` in an array, without checks."""
     out = _new(NDArray)
     out.device = device
     out.view = view
@@ -336,8 +338,8 @@ def array(values: Any, dtype: Any = None, device: DeviceLike | None = None) -> N
     NDArray.
 
     Without `dtype`, NumPy arrays keep their dtype and Python floats become float32. The array is on
-    `device`; by default, an NDArray stays on its device and other values go to the default device.
-    Raises TypeError for dtypes that needle does not store, and for masked arrays.
+    `device`; by default, the copy of an NDArray is on the same device and other values go to the
+    default device. Raises TypeError for dtypes that needle does not store, and for masked arrays.
     """
     device = as_device(device, values.device if isinstance(values, NDArray) else None)
     if isinstance(values, NDArray):

@@ -23,7 +23,7 @@ from .dtypes import (
     is_half,
 )
 from .indexing import compact_strides
-from .numpy_elementwise import *  # noqa: F403  (kernels, which this module offers)
+from .numpy_elementwise import *  # noqa: F403  (kernels of this module's interface)
 from .numpy_elementwise import (
     Array,
     Scalar,
@@ -34,14 +34,14 @@ from .numpy_elementwise import (
     wide,
 )
 from .numpy_indexing import along, places, put
-from .numpy_moves import *  # noqa: F403  (kernels as well)
+from .numpy_moves import *  # noqa: F403  (more kernels)
 from .numpy_view import Buffer, Counters, View, check_shape
 
 Shape = Sequence[int]
 
 
 def empty(shape: Shape, dtype: str) -> View:
-    """Return an uninitialised array. Raises MemoryError if it does not fit, ValueError for an
+    """Return an uninitialised array. Raises MemoryError if it does not fit, and ValueError for an
     invalid shape."""
     shape = tuple(shape)
     check_shape(shape, np.dtype(dtype).itemsize)
@@ -98,7 +98,7 @@ def _reduce(fn: Callable[..., Any], accumulate: bool) -> Callable[[View, Shape, 
         with np.errstate(all="ignore"):
             if not accumulate:
                 return own(narrow(fn(wide(x.np), axis=tuple(axes), keepdims=keepdims), x.dtype))
-            # A wide accumulator keeps float32 accuracy in float32 sums over long axes.
+            # A float64 accumulator keeps float32 sums over long axes accurate.
             sums, dtype = ("float64", x.dtype) if x.dtype in FLOATING else ("int64", "int64")
             total = fn(wide(x.np), axis=tuple(axes), keepdims=keepdims, dtype=sums)
             return own(astype(total, dtype))
@@ -169,7 +169,7 @@ lstm_sequence_grad = _layer(numpy_layers.lstm_sequence_grad)
 
 
 def gather(x: View, index: View, axis: int) -> View:
-    """Return np.take(x, index, axis) of the shape x.shape[:axis] + index.shape + x.shape[axis +
+    """Return np.take(x, index, axis), whose shape is x.shape[:axis] + index.shape + x.shape[axis +
     1:]."""
     return own(np.take(x.np, places(index.np, x.shape[axis], "gather"), axis=axis))
 
@@ -184,14 +184,15 @@ def _at(dst: View, index: View, src: View, axis: int, what: str) -> tuple[Any, A
 
 
 def scatter(dst: View, index: View, src: View, axis: int) -> None:
-    """Assign dst[..., index, ...] = src in place. The last of repeated indices wins."""
+    """Assign dst[..., index, ...] = src in place. If indices repeat, the last one wins."""
     where, values = _at(dst, index, src, axis, "scatter")
     dst.np[where] = values
     dst.buffer.mark_written()
 
 
 def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
-    """Add dst[..., index, ...] += src in place. Repeated indices accumulate (halves in float32)."""
+    """Compute dst[..., index, ...] += src in place. Repeated indices accumulate (halves in
+    float32)."""
     where, values = _at(dst, index, src, axis, "scatter_add")
     if not is_half(dst.dtype):
         np.add.at(dst.np, where, values)
@@ -207,8 +208,8 @@ def take_along(x: View, index: View, axis: int) -> View:
 
 
 def put_along(x: View, index: View, src: View, axis: int, how: str) -> View:
-    """Return a copy of x in which, at the positions of an index, the elements of src are set,
-    added, or kept if they are larger (max) or smaller (min). src broadcasts to the shape of the
+    """Return a copy of x in which the elements at the positions `index` along the axis are combined
+    with those of src: `how` is set, add, mul, max or min. src broadcasts to the shape of the
     index."""
     where = along(x.np, index.np, axis, "put_along")
     with np.errstate(all="ignore"):
@@ -297,7 +298,7 @@ def to_dlpack(x: View, versioned: bool) -> Any:
 
 
 class _Exporter:
-    """A wrapper around a capsule, because np.from_dlpack takes objects and not capsules."""
+    """A wrapper around a capsule, because np.from_dlpack does not take bare capsules."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -319,7 +320,7 @@ def from_dlpack(capsule: Any) -> View:
 
 
 def mark_written(*views: View) -> None:
-    """Count one in-place write by other code to each view."""
+    """Count one in-place write to each of `views`, which other code has written to."""
     for view in views:
         view.buffer.mark_written()
 

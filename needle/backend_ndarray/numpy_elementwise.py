@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def own(x: Any) -> View:
-    """Return a view of a compact copy of x that nothing else refers to."""
+    """Copy x to new compact memory, and return a view of the copy."""
     x = np.asarray(x)
     x = np.array(x, dtype=dtype_name(x.dtype), order="C", copy=True)
     return View(Buffer(x.reshape(-1)), x.shape, compact_strides(x.shape), 0)
@@ -54,8 +54,8 @@ def _floating(x: Any) -> Any:
 
 
 def _not_of_bools(out: Any, *dtypes: str) -> Any:
-    """Return the result of a function. Raises TypeError if it turned bools into int8, as NumPy's
-    powers do."""
+    """Return `out`, the result of a NumPy function. Raises TypeError if the function turned bools
+    into int8, as np.power does."""
     if out.dtype == np.int8 and "int8" not in dtypes:
         raise TypeError("the function is not defined for bool")
     return out

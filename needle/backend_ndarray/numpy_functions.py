@@ -23,8 +23,8 @@ def erfinv(x: Any) -> Any:
 
 
 def _erfinv(x: float) -> float:
-    """Compute a quantile of the normal distribution, then two Newton steps. In the tails, the steps
-    use erfc."""
+    """Start from a quantile of the normal distribution and take two Newton steps, which use erfc in
+    the tails."""
     if not -1 < x < 1:
         return x * math.inf if abs(x) == 1 else math.nan
     tail = 1 - abs(x)
@@ -40,7 +40,7 @@ def rint(x: Any) -> Any:
 
 
 def atan2(a: Any, b: Any) -> Any:
-    whole = np.result_type(a, b).kind in "biu"  # NumPy would compute in small floats
+    whole = np.result_type(a, b).kind in "biu"  # NumPy would use a narrow float
     return np.arctan2(a, b, dtype="float64") if whole else np.arctan2(a, b)
 
 

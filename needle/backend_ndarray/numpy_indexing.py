@@ -1,4 +1,4 @@
-"""Positions along an axis, for the reference device, as NumPy arrays."""
+"""NumPy indexing along one axis, for the reference device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.min
 
 
 def places(index: Array, extent: int, what: str) -> Array:
-    """Return an index without negative positions. Raises IndexError if a position is out of range,
-    and TypeError for an index that does not hold integers."""
+    """Return `index` with negative positions, which count from the end, made non-negative. Raises
+    IndexError if a position is out of range, and TypeError for an index that does not hold
+    integers."""
     if index.dtype.name not in INTEGER:
         raise TypeError(f"{what}: index must hold integers, not {index.dtype}")
     index = index.astype(np.int64, copy=False)  # small integers cannot hold every position
@@ -26,8 +27,8 @@ def places(index: Array, extent: int, what: str) -> Array:
 
 
 def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
-    """Return the key with which NumPy reads or writes x at an `index` that holds, for each element
-    of the result, its own position along `axis`."""
+    """Return the NumPy key that selects x[..., index[..., j, ...], ...], with `index` along
+    `axis`."""
     where = places(index, x.shape[axis], what)
     rest = [(*a.shape[:axis], *a.shape[axis + 1 :]) for a in (x, index)]
     if x.ndim != index.ndim or rest[0] != rest[1]:
@@ -38,9 +39,8 @@ def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
 
 
 def put(x: Array, key: Any, values: Array, how: str) -> Array:
-    """Return a copy of x whose elements at `key` are set to `values` or combined with them: added,
-    multiplied, or the larger or the smaller of the two. If positions repeat, "set" keeps the last
-    value."""
+    """Return a copy of x whose elements at `key` are combined with `values`: `how` is set, add,
+    mul, max or min. If positions repeat, "set" keeps the last value."""
     out = x.copy()
     if how == "set":
         out[key] = values

@@ -1,7 +1,8 @@
 """The reference device's view functions and small composite functions.
 
 Functions that return a view of the same memory return None for arguments that do not fit or are not
-plain (ints, slices of ints, None, tuples and lists). NDArray then interprets the arguments.
+plain (ints, slices of ints, None, Ellipsis, tuples and lists). NDArray then handles the arguments
+itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _FITS = (IndexError, TypeError, ValueError)
 
 
 def _plain(value: Any) -> bool:
-    """Return whether a value is a plain int or None, or a slice, tuple or list of plain values."""
+    """Return whether a value is an int, None, Ellipsis, or a slice, tuple or list of such
+    values."""
     if isinstance(value, slice):
         return _plain((value.start, value.stop, value.step))
     if type(value) in (tuple, list):
@@ -34,8 +36,8 @@ def _view(x: View, shape: Any, strides: Any, offset: int) -> View:
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
-    """Return numbers as a tuple. They are given as one int, or as a tuple or list, possibly inside
-    another tuple."""
+    """Return the numbers in `given` as a tuple. `given` is one int, or a tuple or list, possibly
+    inside another tuple."""
     if type(given) is tuple and len(given) == 1 and type(given[0]) in (tuple, list):
         given = given[0]
     return tuple(given) if type(given) in (tuple, list) else (given,)
@@ -66,7 +68,7 @@ def reshape(x: View, shape: Any) -> View | None:
 
 
 def permute(x: View, axes: Any) -> View | None:
-    """Return x with its axes in another order, which names each axis once."""
+    """Return x with its axes in the order of `axes`, which names each axis once."""
     if not _plain(axes) or axes is None:
         return None
     try:
@@ -95,7 +97,7 @@ def transpose(x: View, pair: Any) -> View | None:
 
 
 def diagonal(x: View, offset: Any, axis1: Any, axis2: Any) -> View | None:
-    """Return the elements (i, i + offset) of two axes, as the last axis."""
+    """Return a view whose last axis holds the elements (i, i + offset) of two axes."""
     if not all(type(n) is int for n in (offset, axis1, axis2)):
         return None
     try:
@@ -113,8 +115,8 @@ def diagonal(x: View, offset: Any, axis1: Any, axis2: Any) -> View | None:
 
 
 def roll(x: View, shifts: Any, axes: Any) -> View | None:
-    """Shift the elements by `shifts` along distinct axes. Elements that leave the end enter at the
-    front."""
+    """Shift the elements by `shifts` along distinct axes. Elements that pass the end wrap around to
+    the front."""
     if not _plain(shifts) or not _plain(axes) or shifts is None or axes is None:
         return None
     try:
@@ -159,7 +161,7 @@ def softmax(x: View, axis: int, log: bool) -> View:
     in float64."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"softmax: axis {axis} is out of range for shape {x.shape}")
-    axis = int(axis)  # NumPy takes no bool
+    axis = int(axis)  # NumPy does not accept a bool
     with np.errstate(all="ignore"):
         values = wide(x.np) if x.dtype in FLOATING else x.np.astype("float64")
         if values.size:

@@ -21,7 +21,7 @@ class Counters:
     """The bytes of all live buffers, their peak, and the number of in-place writes, under one
     lock."""
 
-    lock = fork_safe_lock()  # reentrant: a buffer may die, and be counted, during a count
+    lock = fork_safe_lock()  # reentrant: a buffer may be freed during a count
     live = peak = writes = 0
 
     @classmethod
@@ -32,9 +32,9 @@ class Counters:
 
 
 class Buffer:
-    """A one-dimensional array that views share. `written` is the number of the buffer's last
-    in-place write in the count of all in-place writes, or 0 without writes. The bytes of foreign
-    memory are not counted."""
+    """A one-dimensional array that views share. `written` is the value of `Counters.writes` after
+    the last in-place write to the buffer, or 0 if there was none. The bytes of foreign memory are
+    not counted."""
 
     __slots__ = ("_counted", "array", "written")
 
@@ -44,7 +44,7 @@ class Buffer:
         self._counted = 0 if foreign else array.nbytes
         Counters.count(self._counted)
 
-    # The function is a default argument, because the module's names may be gone at interpreter
+    # `count` is bound as a default argument, because the module's names may be gone at interpreter
     # exit.
     def __del__(self, count: Callable[[int], None] = Counters.count) -> None:
         count(-self._counted)
@@ -57,7 +57,6 @@ class Buffer:
 
 class View:
     """The elements `base[offset + sum(i * stride)]` of a buffer's array, valid by construction.
-
     Strides and offset count elements. Raises ValueError if an element lies outside the base.
     """
 
@@ -96,7 +95,8 @@ class View:
 
     @property
     def written(self) -> int:
-        """The number of the last in-place write to this memory (see Buffer)."""
+        """The value of `Counters.writes` after the last in-place write to this memory (see
+        Buffer)."""
         return self.buffer.written
 
     @property

@@ -16,10 +16,10 @@ Array = np.ndarray[Any, Any]
 
 
 def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
-    """Call the function `name` of this module on NDArrays of the same dtype (`arrays`) with these
-    `attributes`. Return an NDArray or two."""
+    """Call the function `name` of this module on `arrays` of one dtype, with these `attributes`.
+    Return one NDArray or a tuple of two."""
     device, dtype = arrays[0].device, arrays[0].view.dtype
-    if dtype in SMALL_INTEGER:  # int32 gives the same order and the same low bits
+    if dtype in SMALL_INTEGER:  # int32 has the same order, and its results have the same low bits
         out = run(name, *[x.astype("int32") for x in arrays], **attributes)
         if isinstance(out, tuple):
             return out[0].astype(dtype), *out[1:]
@@ -38,7 +38,7 @@ def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
 
 
 def _along(x: Array, axis: int, reverse: bool) -> Array:
-    """Return a view with the axis first, in the order of the scan."""
+    """Return a view with `axis` first, reversed if the scan runs in reverse."""
     x = np.moveaxis(x, axis, 0)
     return x[::-1] if reverse else x
 
@@ -111,8 +111,8 @@ def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
 
 
 def searchsorted(x: Array, values: Array, right: bool) -> Array:
-    """Return np.searchsorted of each line. For unsorted lines, the binary search decides the
-    result; NumPy does not define it."""
+    """Apply np.searchsorted to each row along the last axis. If a row is not sorted, which NumPy
+    leaves undefined, the result is that of the binary search below."""
     if x.ndim > 1:
         out = np.zeros(values.shape, "int64")
         for line in np.ndindex(x.shape[:-1]):
@@ -132,9 +132,9 @@ def searchsorted(x: Array, values: Array, right: bool) -> Array:
 
 
 def philox_words(key: int, counter: Array) -> list[Array]:
-    """Return the four words (uint64 arrays below 2**32) of the blocks numbered `counter`, for a
-    `key`, by Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
-    section 4.3)."""
+    """Compute Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+    section 4.3) with `key` for the blocks numbered `counter`. Return the four words of each block
+    as four uint64 arrays with values below 2**32."""
     low = np.uint64(0xFFFFFFFF)
     counter = counter.astype(np.uint64)
     x = [counter & low, counter >> np.uint64(32), np.zeros_like(counter), np.zeros_like(counter)]
@@ -149,9 +149,9 @@ def philox_words(key: int, counter: Array) -> list[Array]:
 
 
 def philox(state: Array, count: int, wide: bool) -> Array:
-    """Return `count` random numbers in [0, 1), float64 if `wide`, else float32. `state` is the key
-    and the number of the first block. Word j of the stream is word j // blocks of block j %
-    blocks."""
+    """Return `count` random numbers in [0, 1), float64 if `wide`, else float32. `state` holds the
+    key and the number of the first block. With n blocks, word j of the stream is word j // n of
+    block j % n."""
     words = 2 * count if wide else count
     blocks = -(-words // 4)
     first = state.astype(np.uint64)[1]

@@ -1,5 +1,5 @@
-"""Methods of NDArray, a strided view of device memory. Movement is arithmetic on shape and strides
-and copies nothing. Every other method is one call of the device's kernels, which numpy_backend.py
+"""Methods of NDArray, a strided view of device memory. Movement methods only change shape, strides
+and offset where possible. All others call the device's kernels, which numpy_backend.py
 documents."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _SCALARS = (float, int, bool)
-_ALL_AXES = tuple(tuple(range(ndim)) for ndim in range(17))  # no array has more than 16
+_ALL_AXES = tuple(tuple(range(ndim)) for ndim in range(17))  # arrays have at most 16 axes
 
 
 def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
@@ -37,7 +37,7 @@ def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 class Strided(Elementwise):
-    """The methods of an array that return results on the array's device (see NDArray)."""
+    """The array methods whose results are on the array's device (see NDArray)."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
@@ -125,10 +125,10 @@ class Strided(Elementwise):
         copy: bool | None = None,
     ) -> Any:
         """Return a DLPack capsule over the same memory (or over a copy, if requested). Raises
-        BufferError for any other device.
+        BufferError if `dl_device` is not the array's device.
 
-        `stream` is the consumer's stream, on which the memory may be used at once. On a CUDA device
-        it is None (the legacy default), 1, 2 or a handle, or -1 if the consumer orders its work
+        The memory may be used at once on `stream`, the consumer's stream. On a CUDA device it is
+        None (the legacy default stream), 1, 2 or a handle, or -1 if the consumer orders its work
         itself.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -207,8 +207,8 @@ class Strided(Elementwise):
         )
 
     def broadcast_to(self, shape: Any) -> Self:
-        """Return a view in `shape` that repeats axes of extent 1 and missing leading axes with
-        strides 0. Raises ValueError if the shapes do not broadcast."""
+        """Return a view in `shape`, which repeats axes of extent 1 and missing leading axes by
+        strides of 0. Raises ValueError if the shapes do not broadcast."""
         new = tuple(map(as_int, shape))
         old, lead = self.shape, len(new) - self.ndim
         if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
@@ -219,15 +219,15 @@ class Strided(Elementwise):
         return self._restride(new, (*[0] * lead, *strides), self.offset)
 
     def diagonal(self, offset: int, axis1: int, axis2: int) -> Self | None:
-        """Return a view of the elements (i, i + `offset`) of the axes `axis1` and `axis2`, as the
-        last axis. Return None for arguments that are not ints or do not fit."""
+        """Return a view whose last axis holds the elements (i, i + `offset`) of the axes `axis1`
+        and `axis2`. Return None for arguments that are not ints or do not fit."""
         view = self.device.kernels.diagonal(self.view, offset, axis1, axis2)
         return None if view is None else self._wrap(view)
 
     def roll(self, shifts: Any, axes: Any) -> Self | None:
         """Return a copy with the elements shifted by `shifts` along `axes` (None: along the flat
-        array). Elements that leave the end enter at the front. Return None for arguments that are
-        not ints or do not fit."""
+        array). Elements that pass the end wrap around to the front. Return None for arguments that
+        are not ints or do not fit."""
         if axes is None:
             flat = self.reshape(-1).roll(shifts, 0)
             return None if flat is None else flat.reshape(self.view.shape)
@@ -241,8 +241,8 @@ class Strided(Elementwise):
         return self[tuple(slice(None, None, -1 if i in named else 1) for i in range(self.ndim))]
 
     def pad(self, padding: Any, value: float = 0) -> Self:
-        """Return a copy padded with `value`. `padding` has (low, high), the numbers of elements
-        before and after, for each axis. Raises ValueError if `padding` does not have
+        """Return a copy padded with `value`. For each axis, `padding` has a pair (low, high): the
+        numbers of elements to add before and after. Raises ValueError if `padding` does not have
         this form."""
         widths = [(as_int(low), as_int(high)) for low, high in padding]
         if len(widths) != self.ndim or any(w < 0 for pair in widths for w in pair):
@@ -257,7 +257,8 @@ class Strided(Elementwise):
     # Indexing
 
     def __getitem__(self, key: Any) -> Self:
-        """Index like NumPy: basic keys give a view, integer arrays and boolean masks a copy."""
+        """Index like NumPy: basic keys give a view; integer arrays and boolean masks give a
+        copy."""
         view = self.device.kernels.index(self.view, key)
         if view is not None:
             return self._wrap(view)
@@ -271,7 +272,7 @@ class Strided(Elementwise):
         return self._wrap(self.device.kernels.gather(picked.view, index, plan.axis))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Assign in place, with broadcasting and a cast. The last of repeated indices wins."""
+        """Assign in place, with broadcasting and a cast. If indices repeat, the last one wins."""
         view, kernels = self.view, self.device.kernels
         if not indexing.is_basic(key):
             self._scatter(key, value, kernels.scatter)
@@ -304,7 +305,7 @@ class Strided(Elementwise):
         merged = arranged._reshape_view(plan.merged_shape)
         target = merged if merged is not None else arranged.copy().reshape(plan.merged_shape)
         kernel(target.view, self._index(plan.positions), source, plan.axis)
-        if merged is None:  # no single stride spans the indexed axes
+        if merged is None:  # no single stride spans the indexed axes, so a copy was updated
             back = target.reshape(arranged.shape)
             self.device.kernels.copy(back.view, arranged.view)
 
@@ -323,7 +324,7 @@ class Strided(Elementwise):
     def operand(self, other: Any) -> Any:
         """Return the kernel operand for `other`: a view on this device or a Python scalar.
 
-        NumPy scalars count as Python scalars (weak), so that np.prod(shape), for example, promotes
+        NumPy scalars are weak like Python scalars, so np.prod(shape), for example, promotes
         nothing. Return NotImplemented for a value that is not an array. Raises ValueError for an
         array on another device.
         """
@@ -362,7 +363,7 @@ class Strided(Elementwise):
         return self._reduce("sum", axis, keepdims)
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Return the product over `axis`, with the dtypes and the `keepdims` of `sum`."""
+        """Return the product over `axis`, with the dtypes and `keepdims` as in `sum`."""
         return self._reduce("prod", axis, keepdims)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Self:

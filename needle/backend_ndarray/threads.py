@@ -6,8 +6,8 @@ from .ndarray import cpu
 
 
 def set_num_threads(count: int) -> None:
-    """Set the number of threads of a kernel call to `count`, including the caller. At most 256 are
-    used. Raises ValueError below 1, and TypeError unless `count` is an integer.
+    """Let each kernel call use `count` threads, including the caller, but never more than 256.
+    Raises ValueError if `count` is below 1, and TypeError if it is not an integer.
 
     The default is NEEDLE_NUM_THREADS, or the number of cores that this process may use (affinity
     and cgroup quota).

@@ -1,4 +1,4 @@
-"""Opening files by a path from elsewhere, without waiting on pipes. This module uses only the
+"""Open files whose paths come from outside, without blocking on pipes. This module uses only the
 standard library."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError:  # a NUL, or half of a surrogate pair
+    except ValueError:  # the path has a NUL or half of a surrogate pair
         name = ascii(os.fspath(path))
         raise OSError(errno.EINVAL, "no file can have this name", name) from None
     try:

@@ -18,8 +18,8 @@ _CALLED = {
 
 
 def missing(owner: object, what: str, name: str) -> AttributeError:
-    """Return the error for a name that `owner`, described by `what`, does not have. The error gives
-    needle's name, if there is one, and lets Python suggest similar names."""
+    """Return the error for a `name` that `owner` lacks; messages call the owner `what`. The error
+    gives needle's name, if there is one, and lets Python suggest similar names."""
     text = f"{what} has no attribute {name!r}"
     if name in _CALLED:
         text += f": needle has {_CALLED[name]}"

@@ -1,5 +1,5 @@
-"""Keywords of public functions and constructors: all names for an axis work, and the error for a
-wrong keyword names the right one."""
+"""Check the keywords of public functions and constructors. Other libraries' names for an argument,
+such as dim for axis, work too, and the error for an unknown keyword suggests the right one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SAME = (
 )
 _SEVERAL = ("axes", "dims")
 
-# For the error: the arguments that users of other libraries may mean by a keyword.
+# The arguments that users of other libraries may mean by a keyword, for the error's suggestion.
 _MEANT = {
     "dimension": ("axis", "axes", "dim"),
     "dropout": ("p",),
@@ -62,12 +62,12 @@ def named(
     is_method: bool = False,
     is_composed: bool = False,
 ) -> Callable[..., Any]:
-    """Return `function` with its keywords checked, or the function itself if it was checked before,
-    takes any keyword, or takes only tensors, which nobody passes by name. Arguments after a star,
-    such as `*shape`, may also be passed by name, as a tuple. `owner` is the function's name in
-    errors; for a constructor it is the class (None). With `is_method`, the first parameter is never
-    passed by name. With `is_composed`, errors from the functions that it calls begin with its own
-    name too: a caller of `kl_div` does not know `multiply`."""
+    """Wrap `function` so that its keywords are checked. Return it unchanged if it is wrapped
+    already, takes any keyword, or takes only tensors, which nobody passes by name. Arguments after
+    a star, such as `*shape`, may also be passed by name, as a tuple. `owner` is the function's name
+    in errors; for a constructor it is the class (None). With `is_method`, the first parameter is
+    never passed by name. With `is_composed`, errors from the functions that it calls also begin
+    with `owner`: a caller of `kl_div` does not know `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -100,7 +100,7 @@ def named(
 
 
 class _Renaming:
-    """Converts a call with other keywords into a call with the function's own keywords."""
+    """Renames the keywords of a call to the function's own parameter names."""
 
     def __init__(
         self, parameters: list[inspect.Parameter], owner: str | None, is_method: bool
@@ -125,7 +125,7 @@ class _Renaming:
             given = dict(zip(self._positional[self._hidden :], args[self._hidden :], strict=False))
             if twice := given.keys() & kwargs.keys():
                 raise TypeError(f"{owner}: {min(twice)!r} is given twice")
-            # An argument equal to its default counts as not given, so another name of it may be.
+            # An argument that is its default counts as not given, so its other name may be given.
             given |= kwargs
             empty, defaults = inspect.Parameter.empty, self._defaults
             given = {k: v for k, v in given.items() if v is not defaults.get(k, empty)}
@@ -142,9 +142,9 @@ class _Renaming:
 def name_functions(
     functions: Iterable[tuple[str, Callable[..., Any]]], are_composed: bool = False
 ) -> dict[str, Any]:
-    """Return the functions with their keywords checked, by name. The checked functions also replace
-    the originals in their modules, because a pickle refers to a function by its module.
-    `are_composed` is `is_composed` of `named`."""
+    """Return a dict from names to the functions, wrapped by `named`. The wrapped functions also
+    replace the originals in their modules, because a pickle refers to a function by its module.
+    `are_composed` is passed to `named` as `is_composed`."""
     out = {}
     for name, function in functions:
         out[name] = checked = named(function, name, is_composed=are_composed)
@@ -162,8 +162,8 @@ def name_constructors(classes: Iterable[Any]) -> None:
 
 
 def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by the function's own names. Raises TypeError for a keyword that is not
-    a name of any argument."""
+    """Return `kwargs` under the function's own parameter names. Raises TypeError for a keyword that
+    names no argument, or if two keywords name the same one."""
     out: dict[str, Any] = {}
     for key, value in kwargs.items():
         name = key if key in names else _same(key, names)

@@ -14,7 +14,8 @@ R = TypeVar("R")
 
 
 class Recorder(Protocol):
-    """The interface of a trace to ops, tensors and modules; see `needle.trace.Trace`."""
+    """The part of a trace's interface that ops, tensors and modules use; see
+    `needle.trace.Trace`."""
 
     has_dims: bool
     recorded: int
@@ -45,14 +46,14 @@ class Recorder(Protocol):
 
 
 class Caster(Protocol):
-    """The interface of `needle.autocast` to `apply`."""
+    """The part of the interface of `needle.autocast` that `apply` uses."""
 
     def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]: ...
     def lowered(self, inputs: Iterable[Any]) -> tuple[Any, ...]: ...
 
 
 class _State(threading.local):
-    # Class attributes are the defaults of every thread.
+    # Each thread starts with the class attributes as defaults.
     grad: bool = True
     trace: Recorder | None = None
     freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
@@ -71,7 +72,7 @@ last_replacement = [0]
 
 
 def note_replaced() -> None:
-    """Change `last_replacement`. Every thread calls this after a replacement."""
+    """Change `last_replacement`. Any thread that replaces a value calls this afterwards."""
     last_replacement[0] = next(_replacements)
 
 
@@ -81,15 +82,15 @@ last_gradient = [0]
 
 
 def note_gradient() -> None:
-    """Change `last_gradient`. Every thread calls this after a leaf has got a gradient."""
+    """Change `last_gradient`. Any thread that gives a leaf a gradient calls this afterwards."""
     last_gradient[0] = next(_gradients)
 
 
 def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Call `fn` with gradient recording on this thread switched on or off, and return its result.
 
-    An interrupt (Ctrl-C) never leaves the mode changed. Python checks for interrupts when a
-    function begins, such as a context manager's `__exit__`, but not inside `finally`.
+    An interrupt (Ctrl-C) never leaves the mode changed: Python checks for interrupts when a
+    function such as a context manager's `__exit__` begins, but not inside this `finally`.
     """
     previous = state.grad
     try:
@@ -127,7 +128,7 @@ class _GradMode:
 
 
 class _FixedMode(_GradMode):
-    """A mode that is fixed by its class. The class itself may also decorate a function."""
+    """A gradient mode that its class fixes. The class itself may also decorate a function."""
 
     __slots__ = ()
     _recording: bool
@@ -160,7 +161,7 @@ class no_grad(_FixedMode):
 
 
 class enable_grad(_FixedMode):
-    """A context in which ops on this thread record their graph, also within `no_grad`. It also
+    """A context in which ops on this thread record their graph, even within `no_grad`. It also
     decorates a function `fn`."""
 
     __slots__ = ()
@@ -168,8 +169,8 @@ class enable_grad(_FixedMode):
 
 
 class inference_mode(_GradMode):
-    """The same as `no_grad`, or with `mode` False as `enable_grad`; the name is PyTorch's. Results
-    are ordinary tensors, which later code may use in any way. It also decorates a function:
+    """PyTorch's name for `no_grad`; if `mode` is False, for `enable_grad`. Results are ordinary
+    tensors, which later code may use in any way. It also decorates a function:
     `@ndl.inference_mode()` or `@ndl.inference_mode`."""
 
     __slots__ = ()
@@ -186,8 +187,8 @@ class inference_mode(_GradMode):
 
 
 class set_grad_enabled(_GradMode):
-    """Switch the recording of gradients on this thread on or off, as `mode` says. A `with` block
-    restores the previous mode at its end; as a decorator it applies to the function alone.
+    """Switch the recording of gradients on this thread on (`mode` True) or off (`mode` False). A
+    `with` block restores the previous mode at its end; a decorator affects only the function.
 
     >>> with ndl.set_grad_enabled(False):
     ...     y = ndl.Tensor([1.0]) * 2

@@ -1,4 +1,4 @@
-"""Flattening and rebuilding nested lists, tuples and dicts of tensors.
+"""Flatten and rebuild nested lists, tuples and dicts of tensors.
 
 A tree describes the nesting as JSON values: "*" for a tensor, {"tuple": [...]}, {"list": [...]},
 {"dict": {key: ...}}, and {"static": value} for anything else.
@@ -15,8 +15,8 @@ Named = tuple[str, Any]
 
 
 def flatten(value: Any, name: str, is_leaf: Callable[[Any], bool]) -> tuple[Any, list[Named]]:
-    """Return (tree, [(name, leaf), ...]). The leaves in a container are named name_0, name_key,
-    ..."""
+    """Return (tree, [(name, leaf), ...]). The name of a leaf in a container ends with its index or
+    key: name_0, name_key."""
     leaves: list[Named] = []
 
     def walk(x: Any, at: str) -> Any:
@@ -72,7 +72,7 @@ def difference(expected: Any, got: Any, at: str) -> str | None:
 
 
 def text(tree: Any) -> str:
-    """Return one line of text for the tree that is the same in every process."""
+    """Return one line of text that describes the tree and is the same in every process."""
     kind, inside = _parts(tree)
     if kind == "tensor":
         return LEAF
@@ -93,8 +93,8 @@ def _parts(tree: Any) -> tuple[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two static values are equal. 2 and 2.0 are not equal, because they give
-    different dtypes; NaN equals NaN."""
+    """Return whether two static values are equal. 2 and 2.0 are not equal, because they lead to
+    different dtypes. NaN equals NaN."""
     if type(a) is not type(b):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The running line of a user's code, for errors."""
+"""Find the line of user code that is running, for error messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PACKAGES = tuple(
 
 
 def user_line() -> str:
-    """Return the running line of code outside needle and NumPy, as the end of a sentence; "" if
-    there is none."""
+    """Return the innermost running line of code outside needle and NumPy, formatted to end an error
+    message; "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Conversion between elements and integers with the same bits."""
+"""Conversions between elements and integers with the same bits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_bits(bits: Tensor, dtype: str) -> Tensor:
 
 
 def _bits_of_half(x: Tensor) -> Tensor:
-    """Return the bits of float16 values, given as float32, as int32."""
+    """Return the float16 bits of `x` as int32. `x` holds float16 values in float32."""
     bits = ops.bitcast(x)
     size = ops.bitwise_and(bits, 0x7FFFFFFF)
     normal = ops.right_shift(ops.subtract(size, 112 << 23), 13)
@@ -57,14 +57,15 @@ def _half_of_bits(bits: Tensor) -> Tensor:
 
 
 def is_negative(x: Tensor) -> Tensor:
-    """Return whether the sign bit of each number is set, also for -0 and NaN."""
+    """Return whether the sign bit of each number is set; it may also be set in zeros and NaNs."""
     if x.dtype in FLOATING:
         x = ops.bitcast(x if x.dtype in _MANTISSA else ops.cast(x, "float32"))
     return ops.less(x, 0)
 
 
 def power_of_two(exponent: Tensor, dtype: str) -> Tensor:
-    """Return 2 to the power of integers; the results must be normal numbers of `dtype`."""
+    """Return 2 to the power of `exponent`, which holds integers. The results must be normal numbers
+    of `dtype`."""
     bits = np.dtype(dtype).itemsize * 8
     biased = ops.add(ops.cast(exponent, f"int{bits}"), np.finfo(dtype).maxexp - 1)
     return ops.bitcast(ops.left_shift(biased, _MANTISSA[dtype]))

@@ -1,7 +1,7 @@
 """The budget of a model: how much memory and work the numbers in its file may request.
 
-A few bytes of a file (a shape, a scale, a count) can request more than any machine has. A request
-is compared with the budget before anything is allocated. The budgets are:
+A few bytes of a file (a shape, a scale, a count) can request more memory than any machine has. So
+each request is checked against the budget before anything is allocated. The budgets are:
 
 - for each tensor whose size such numbers decide, and for the tables that make it: MOST_ELEMENTS,
   or 64 times the elements of all inputs of the call;
@@ -24,10 +24,10 @@ from ..errors import ModelError, UnsupportedError
 from ..sizes.dims import bounds_of
 
 MOST_ELEMENTS = 1 << 28  # 1 GiB of float32
-_GROWTH = 64  # elements made from one, for example by enlarging an image eight times
+_GROWTH = 64  # results per input element: enlarging an image 8 x 8 times makes 64
 MOST_ITERATIONS = 1 << 18
 
-_room: ContextVar[int] = ContextVar("room", default=0)  # elements that a call may always have
+_room: ContextVar[int] = ContextVar("room", default=0)  # elements allowed to each tensor of a call
 _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=None)
 
 
@@ -46,11 +46,11 @@ def _least(shape: Sequence[Any]) -> int:
 
 
 def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the extents of a node's result after checking them. An extent that a Dim leaves open
-    counts as its least value.
+    """Check the extents of a node's result and return them. An extent that depends on a Dim counts
+    as its least value.
 
-    Raises ModelError for a negative extent, and UnsupportedError beyond the budget; the caller
-    names the node.
+    Raises ModelError for a negative extent, and UnsupportedError for a result beyond the budget;
+    the caller names the node.
     """
     extents = tuple(shape)
     if any(bounds_of(n)[0] < 0 for n in extents):
@@ -71,8 +71,8 @@ def spend(elements: int, what: str) -> None:
 
 @contextmanager
 def looping() -> Iterator[None]:
-    """Return a context for a node whose subgraphs run: the outermost one starts the count of
-    `iterate`."""
+    """Return a context in which a node's subgraphs run. The outermost such context starts the count
+    of `iterate` at 0."""
     token = _iterations.set([0]) if _iterations.get() is None else None
     try:
         yield

@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..nn import functional as F
 from .budget import bounded
 
-Sides = list[tuple[Any, Any]]  # the numbers of elements before and after each axis
+Sides = list[tuple[Any, Any]]  # numbers of elements before and after, for each axis
 _TRANSPOSE: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
     2: F.conv_transpose2d,
@@ -24,7 +24,8 @@ def kernels_last(w: Tensor) -> Tensor:
 
 
 def channelwise(x: Tensor, ndim: int) -> Tensor:
-    """Return x, an element for each channel, reshaped to broadcast along axis 1 of `ndim` axes."""
+    """Return x, which has one element per channel, reshaped to broadcast along axis 1 of `ndim`
+    axes."""
     return ops.reshape(x, (*x.shape, *(1,) * (ndim - 2)))
 
 
@@ -48,8 +49,9 @@ def transposed_convolved(
     dilations: tuple[int, ...],
     groups: int,
 ) -> Tensor:
-    """Return the transposed convolution of x (N, in, ...) with w (in, out / groups, ...), with
-    `pads` cut off at both ends of each axis of the result and `extra` elements added at its end."""
+    """Return the transposed convolution of x (N, in, ...) with w (in, out / groups, ...). `pads`
+    elements are cut off both ends of each axis of the result, and `extra` elements are added at its
+    end."""
     count, kernel = w.ndim - 2, w.shape[2:]
     function, w = _TRANSPOSE[count], kernels_last(w)
     plain = all(

@@ -14,7 +14,7 @@ from ..sizes.dims import Expression
 from .node import NamedNode
 
 _LONGEST = 512  # the longest transform that is one product with a matrix
-_LARGEST_PRIME = 4096  # the largest prime factor of a length: its transform is one matrix
+_LARGEST_PRIME = 4096  # the largest prime factor of a length; its transform needs a matrix
 
 Parts = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None stands for 0
 
@@ -44,8 +44,8 @@ def fitted(x: Tensor | None, n: int) -> Any:
 
 
 def whole(parts: Any, n: int) -> Parts:
-    """Return all n frequencies of a real signal, from the first n // 2 + 1; the others are
-    conjugates of these."""
+    """Return all n frequencies of a real signal, given the first n // 2 + 1. The others are their
+    conjugates."""
     rest = (n + 1) // 2  # the first conjugate belongs to frequency rest - 1
     if rest < 2:
         return parts
@@ -76,9 +76,9 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
-    """Return the n elements, times n, of the real signal whose first n // 2 + 1 frequencies are
-    `parts`. The imaginary part of the first frequency counts as 0; so does the imaginary part of
-    the last frequency if n is even."""
+    """Return n times the real signal of n elements whose first n // 2 + 1 frequencies are `parts`.
+    The imaginary part of the first frequency counts as 0; so does the imaginary part of the last
+    frequency if n is even."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1
@@ -89,8 +89,9 @@ def signal_of_half(parts: Any, n: int) -> Tensor:
 
 
 def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
-    """Return the sums of the transform: one product with a matrix or, if the signal is long and its
-    length is not prime, the transforms of two factors of the length (Cooley and Tukey 1965)."""
+    """Return the transform without its scale. It is one product with a matrix or, if the signal is
+    long and its length n is not prime, transforms of two lengths whose product is n (Cooley and
+    Tukey 1965)."""
     factor = _factor(n) if n > _LONGEST else 1
     if factor == 1:
         return _by_matrices(x, *_waves(n, bins, conjugate), parts)
@@ -115,14 +116,13 @@ def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
 
 
 def _factor(n: int) -> int:
-    """Return the greatest factor of n that is at most the root of n; 1 for a prime."""
+    """Return the greatest factor of n that is at most the square root of n; 1 for a prime."""
     return next(i for i in range(math.isqrt(n), 0, -1) if n % i == 0)
 
 
 @functools.lru_cache(maxsize=16)
 def _waves(n: int, bins: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its
-    conjugate."""
+    """Return the real and imaginary parts (n, bins) of exp(-2 pi i t k / n) or of its conjugate."""
     return _turns(np.outer(np.arange(n), np.arange(bins)) % n, n, conjugate)
 
 

@@ -13,9 +13,9 @@ def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:
 
 
 def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
-    """Return `base` to the power of `exponent`, both integers, computed by squaring modulo the
-    range of base's dtype; 0 for negative exponents of all bases but 1 and -1. Only the lowest
-    `bits` bits of an exponent count."""
+    """Return `base` to the power of `exponent`, both integers, by repeated squaring with the
+    wrap-around of base's dtype. A negative exponent gives 0 unless the base is 1 or -1. Only the
+    lowest `bits` bits of an exponent count."""
     first = ops.add(base, ops.cast(ops.multiply(exponent, 0), base.dtype))  # in the result's shape
     exponents = ops.add(exponent, ops.cast(ops.multiply(base, 0), exponent.dtype))
 
@@ -26,7 +26,7 @@ def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
         return (product, ops.multiply(square, square), ops.right_shift(left, 1)), None
 
     one = ops.add(ops.multiply(first, 0), 1)
-    # A loop: as one expression, 63 squarings take LLVM eight seconds.
+    # This is a loop because LLVM needs eight seconds to compile 63 squarings as one expression.
     (product, _, _), _ = scan(step, (one, first, exponents), length=bits)
     if exponent.dtype.startswith("uint"):
         return product

@@ -1,7 +1,7 @@
 """The registry of functions that convert the operators of a foreign format.
 
-A converter is a function `(node, *inputs) -> value | tuple of values`. Inputs that a node leaves
-out are None. A *value* is a Tensor, or a NumPy array that is known while tracing (see `values.py`).
+A converter is a function `(node, *inputs) -> value | tuple of values`. An input that a node omits
+is None. A *value* is a Tensor, or a NumPy array that is known while tracing (see `values.py`).
 Converters run while tracing, so Python control flow may depend on shapes and known values.
 """
 
@@ -21,9 +21,10 @@ class Converter(NamedTuple):
     """A registered converter.
 
     `required` are the positions of inputs that a node must have. `known` are the positions of
-    inputs whose values must be known while tracing: initialisers there stay NumPy arrays and are
-    not weights. `kinds` are the annotations of the inputs; the last one applies to all further
-    inputs. A `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
+    inputs whose values must be known while tracing; initialisers at these positions stay NumPy
+    arrays and do not become weights. `kinds` are the annotations of the inputs; the last one
+    applies to all further inputs. A `scoped` converter gets, after the node, the `Scope` in which
+    its subgraphs run.
     """
 
     function: Callable[..., Any]
@@ -39,16 +40,16 @@ class Converter(NamedTuple):
         return None if any(each.startswith("*") for each in self.kinds) else len(self.kinds)
 
     def kind(self, position: int) -> str:
-        """Return the kind of the input at a position: "Carried" means anything, "Items" a sequence,
+        """Return the kind of the input at a position: "Carried" means any kind, "Items" a sequence,
         and any other word a tensor."""
         kind = self.kinds[min(position, len(self.kinds) - 1)] if self.kinds else ""
         return kind.removeprefix("*").partition(" ")[0]
 
 
 class Registry:
-    """The converters of a format, which the files of a package register when they are imported.
+    """The converters of a format. The modules of a package register them when they are imported.
 
-    `package` is the dotted name of the package; its files are imported at the first search.
+    `package` is the dotted name of the package; its modules are imported at the first search.
     """
 
     def __init__(self, package: str) -> None:
@@ -86,11 +87,12 @@ class Registry:
         return registered
 
     def twin(self, *names: str, domain: str = "") -> Callable[[F], F]:
-        """Return a decorator that registers the NumPy function of operators whose inputs are all
-        known.
+        """Return a decorator that registers a NumPy function, which computes operators whose inputs
+        are all known.
 
-        The function has a converter's signature and follows every version. It takes and returns
-        NumPy arrays, which may have the dtype object and contain ints and expressions of dims.
+        The function has a converter's signature and serves all versions of the operator. It takes
+        and returns NumPy arrays, which may have the dtype object and contain ints and expressions
+        of dims.
         """
 
         def registered(function: F) -> F:
@@ -130,7 +132,7 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
     """Return the positions of inputs that must not be None: their parameters have no default, and
-    no None in their annotation."""
+    their annotations do not allow None."""
     parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
     return tuple(
         i

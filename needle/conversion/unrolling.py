@@ -1,4 +1,5 @@
-"""Unrolled loops: limits of their iterations, and sequences as lists of their elements."""
+"""Unrolled loops: limits on their iterations, and conversions between sequences and lists of their
+elements."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from .node import NamedNode
 from .values import Value, along, is_known, tensor
 
 LARGEST_COUNT = 10_000  # the most iterations that are unrolled while tracing
-LARGEST_COST = 6000  # the most operations of a loop, with inner loops: they compile in a minute
-_OWN_COST = 4  # operations that an iteration adds: a part of each sequence and of each result
-_PARTS = 32  # parts that one op makes of a sequence: a kernel of many results compiles slowly
+LARGEST_COST = 6000  # operations of a loop and its inner loops; this many compile in a minute
+_OWN_COST = 4  # operations that an iteration adds: it slices sequences and stacks results
+_PARTS = 32  # parts into which one op splits: a kernel with many results compiles slowly
 
 
 def check_count(node: NamedNode, count: int) -> None:
@@ -26,8 +27,8 @@ def check_count(node: NamedNode, count: int) -> None:
 
 
 class Room:
-    """Bounds the operations that a loop's iterations record while tracing, because the time and
-    memory to compile them grow faster than their number. `advice` is added to the error."""
+    """Limits the operations that a loop's iterations record while tracing, because compile time and
+    memory grow faster than the number of operations. `advice` is added to the error."""
 
     def __init__(self, node: NamedNode, advice: str = "") -> None:
         self._node, self._cost, self._advice = node, 0, advice
@@ -37,8 +38,8 @@ class Room:
         return 0 if state.trace is None else int(state.trace.recorded)
 
     def check(self, done: int, count: int) -> None:
-        """Raise UnsupportedError if, judged after `done` of `count` iterations, the loop will have
-        too many operations."""
+        """Raise UnsupportedError if the loop will have too many operations, judging by `done` of
+        its `count` iterations."""
         budget.iterate()
         now = self._recorded()
         each, self._last = now - self._last, now

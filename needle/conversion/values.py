@@ -1,6 +1,6 @@
-"""Functions of a converter's values, which are Tensors, or NumPy arrays known while tracing.
+"""Functions on the values of converters: Tensors, and NumPy arrays that are known while tracing.
 
-Sizes that dims leave open are known too, as expressions of dims in an array of dtype object.
+Sizes that depend on dims are known too: they are expressions of dims in an array of dtype object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .node import NamedNode
 
 Value = Tensor | np.ndarray
 
-# Integers that files pack into bytes, several to a byte: needle's dtype for them, and their range.
+# Integers that files pack several to a byte, with needle's dtype for them and their range.
 PACKED = {
     **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
     **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
@@ -27,7 +27,7 @@ PACKED = {
 
 
 class Rows(Sequence[Value]):
-    """The elements of a tensor along axis 0; an element is taken only when it is read."""
+    """The elements of a tensor along axis 0. An element is selected only when it is read."""
 
     def __init__(self, whole: Tensor) -> None:
         self.whole = whole
@@ -52,14 +52,14 @@ class Items(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """An optional without a value."""
+    """An ONNX optional without a value."""
 
 
-Carried = Value | Items | Missing  # what a name may stand for; most operators take only values
+Carried = Value | Items | Missing  # what a graph's names stand for; most operators take only values
 
 
 def elements(value: Carried) -> int:
-    """Return how many elements a value has; for a sequence, all its values together."""
+    """Return the number of elements of a value; for a sequence, the total over its values."""
     parts = value.values if isinstance(value, Items) else (value,)
     return sum(part.size for part in parts if not isinstance(part, Missing))
 
@@ -79,8 +79,8 @@ def holds_dims(value: Any) -> bool:
 
 
 def sizes(items: Any) -> np.ndarray:
-    """Return ints and expressions of dims (one, or a nested sequence of them) as a known array of
-    sizes, int64 without expressions."""
+    """Return a known array of sizes from `items`, one int or expression of dims or a nested
+    sequence of them. The dtype is int64 if there are no expressions."""
     found = np.array(items, dtype=object)
     return found if holds_dims(found) else found.astype(np.int64)
 
@@ -103,11 +103,11 @@ def tensor(value: Value) -> Tensor:
 
 
 def size_tensor(n: Any) -> Tensor:
-    """Return an int or an expression of dims as a 0-d int64 Tensor. An open size is the last
-    element of a range of that size."""
+    """Return an int or an expression of dims as a 0-d int64 Tensor. The value of an expression is
+    computed from the last element of a range of that length."""
     if not isinstance(n, Expression):
         return Tensor(np.array(n, np.int64), requires_grad=False)
-    behind = 1 - min(n.bounds[0], 1)  # an empty range has no last element
+    behind = 1 - min(n.bounds[0], 1)  # if n may be 0, so that the range has a last element
     last = ops.arange(n + behind, dtype="int64")[-1:]
     return ops.reshape(ops.add_scalar(last, 1 - behind), ())
 
@@ -115,8 +115,8 @@ def size_tensor(n: Any) -> Tensor:
 def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
     """Return a value that must be known while tracing; `what` names it in errors ("the shape").
 
-    An eager call knows all values. While tracing, raises UnsupportedError for a value that is
-    computed from inputs of the model.
+    In an eager call, all values are known. While tracing, raises UnsupportedError for a value that
+    is computed from the model's inputs.
     """
     if value is None:
         raise node.invalid(f"{what} is missing")
@@ -131,7 +131,7 @@ def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
 
 
 def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any, ...]:
-    """Return a known value with one axis or none as a tuple of ints and expressions of dims."""
+    """Return a known value with at most one axis as a tuple of ints and expressions of dims."""
     found = known(node, value, what)
     if found.ndim > 1:
         raise node.invalid(f"{what} has the shape {found.shape}, not one axis")
@@ -181,7 +181,7 @@ def normal_axis(node: NamedNode, axis: Any, ndim: int) -> int:
 
 
 def normal_axes(node: NamedNode, axes: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes counted from the front. Raises ModelError for an axis out of range or named
+    """Return the axes counted from the front. Raises ModelError if an axis is out of range or named
     twice."""
     found = tuple(normal_axis(node, axis, ndim) for axis in axes)
     if len(set(found)) != len(found):

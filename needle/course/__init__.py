@@ -1,11 +1,11 @@
-"""The names and paths of the needle of the CMU course 10-414/714, Deep Learning Systems.
+"""The names and module paths that needle has in the CMU course 10-414/714, Deep Learning Systems.
 
     import needle.course
 
     needle.course.install()
 
-After this, the imports in code for the homeworks work: `needle.nn.nn_basic`,
-`needle.ops.EWiseAdd`, `needle.autograd.TensorOp`, `needle.data.datasets` and the other names in
+After this, homework code can import `needle.nn.nn_basic`, `needle.ops.EWiseAdd`,
+`needle.autograd.TensorOp`, `needle.data.datasets` and the other names in
 docs/coming-from-the-course.md. Nothing else in needle imports this package, and without `install`
 it changes nothing.
 """
@@ -24,8 +24,8 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
 
     `backend` is the course's NEEDLE_BACKEND. With "np", the `compute` of your own ops gets NumPy
     arrays and Python floats become float64, as in homeworks 1 and 2; with "nd", `compute` gets
-    NDArrays. SGD and Adam have the course's arguments and defaults, and Embedding takes whole
-    floats.
+    NDArrays. SGD and Adam have the course's arguments and defaults, and Embedding accepts indices
+    stored as floats.
 
     `semantics="course"` also restores the course's behaviour where needle differs on purpose:
     `backward` replaces gradients, keeps its graph and records the graph of the gradients; all
@@ -49,7 +49,7 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     optimizers.install(PATCHES)
     if semantics == "course":
         _semantics(PATCHES, backend)
-    modules.install(PATCHES, backend)  # last: its paths contain the names added above
+    modules.install(PATCHES, backend)  # last, because its modules also hold the names added above
 
 
 def uninstall() -> None:

@@ -1,4 +1,4 @@
-"""The course's functions of `needle.backend_ndarray` and methods of NDArray."""
+"""The course's functions in `needle.backend_ndarray` and its methods of NDArray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Handle:
         self.array = array
 
     def ptr(self) -> int:
-        """Return the address at which the memory begins; it is the same for a view."""
+        """Return the address at which the memory begins, which an array and its views share."""
         return self.array.view.data_ptr - self.array.offset * ITEMSIZE[self.array.dtype]
 
     @property
@@ -41,7 +41,7 @@ def make(
     handle: Handle | None = None,
     offset: int = 0,
 ) -> NDArray:
-    """Return a new array, or with `handle` a view of its memory."""
+    """Return a new array or, if there is a `handle`, a view of the handle's memory."""
     array = nd.empty(shape, device=device) if handle is None else handle.array
     if handle is None and strides is None:
         return array
@@ -54,7 +54,7 @@ def process_slice(self: NDArray, key: slice, axis: int) -> slice:
 
 
 def matmul_tiled(self: Device, a: Handle, b: Handle, out: Handle, m: int, n: int, p: int) -> None:
-    """Do out = a @ b, with all three in tiles: (rows / TILE, columns / TILE, TILE, TILE)."""
+    """Compute out = a @ b. All three are tiled: (rows / TILE, columns / TILE, TILE, TILE)."""
     left = a.array.reshape(m // TILE, n // TILE, TILE, TILE).permute(0, 2, 1, 3)
     right = b.array.reshape(n // TILE, p // TILE, TILE, TILE).permute(0, 2, 1, 3)
     product = left.reshape(m, n) @ right.reshape(n, p)

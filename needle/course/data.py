@@ -12,15 +12,15 @@ _needle_iter: Any = DataLoader.__iter__
 
 
 def _iter(self: Any) -> Iterator[Any]:
-    """Begin a pass, which `next(loader)` then continues."""
+    """Begin a pass over the data, which `next(loader)` then continues."""
     self._course_pass = _needle_iter(self)
     begun: Iterator[Any] = self._course_pass
     return begun
 
 
 def _next(self: Any) -> Any:
-    """Return the next batch of the last pass begun, or the first batch of a new pass. Raises
-    StopIteration at the end of a pass; the next call begins a new pass."""
+    """Return the next batch of the current pass, or the first batch of a new pass if there is none.
+    Raises StopIteration at the end of a pass; the next call begins a new pass."""
     if getattr(self, "_course_pass", None) is None:
         iter(self)
     try:

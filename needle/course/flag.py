@@ -16,6 +16,6 @@ class Flag(int):
 
 
 def callable_property(old: property) -> property:
-    """Return the property `old` with its value as a Flag."""
+    """Return a property whose value is that of `old` as a Flag."""
     read: Any = old.fget
     return property(lambda self: Flag(read(self)), doc=old.__doc__)

@@ -1,4 +1,4 @@
-"""Layers with the course's behaviour where it differs from PyTorch's, needle's usual behaviour."""
+"""Restore the course's behaviour of layers, where needle usually follows PyTorch instead."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ..nn import Module, Parameter
 from ..nn.functional import basic
 from .patches import Patches
 
-# For each path: the package that has its names, and the names.
+# The contents of each path: a package, and the names that come from it.
 PATHS: dict[str, tuple[Any, str]] = {
     "needle.nn.nn_basic": (
         nn,
@@ -80,7 +80,7 @@ def _unpack_params(value: object) -> list[Tensor]:
 
 
 def _child_modules(value: object) -> list[Module]:
-    """Return the modules in a module (with itself), dict, list or tuple."""
+    """Return the modules in a dict, list or tuple, or a module and all modules below it."""
     if isinstance(value, Module):
         return list(value.modules_below())
     inside = value.values() if isinstance(value, dict) else value
@@ -104,7 +104,7 @@ def install(patches: Patches, backend: str) -> None:
             contents.update(_unpack_params=_unpack_params, _child_modules=_child_modules)
         module = patches.module(path, contents)
         if path == "needle.data.datasets":
-            module.__path__ = []  # a package: it has modules below it
+            module.__path__ = []  # a package, because there are modules below it
     api = np if backend == "np" else nd
     devices = {name: getattr(nd, name) for name in ("Device", "cpu", "cuda", "cpu_numpy")}
     devices |= {name: getattr(nd, name) for name in ("all_devices", "default_device")}

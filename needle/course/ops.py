@@ -1,4 +1,5 @@
-"""Ops: the course's class names, and a base for users' ops with only `compute` and `gradient`."""
+"""The course's names of op classes, and a base class for users' ops that define only `compute` and
+`gradient`."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ ALIASES = {
     "ReLU": "Relu",
     "UnDilate": "Undilate",
 }
-# Classes whose arguments the course also writes as lists, and arguments that it writes as numbers.
+# Classes whose arguments may be lists in the course.
 _LISTS = ("Reshape", "BroadcastTo", "Transpose", "Summation", "Flip", "Dilate", "Undilate")
-_CONV = ("stride", "padding", "dilation", "groups")  # the arguments of Conv
+_CONV = ("stride", "padding", "dilation", "groups")  # Conv's; the course has numbers for pairs
 # Functions of a tensor and a number; in homework 1 the number may be an array of one element.
 _SCALARS = ("add_scalar", "mul_scalar", "divide_scalar", "power_scalar")
 
@@ -41,10 +42,10 @@ _numpy_backend = False
 
 
 class TensorOp(Op):
-    """Base of an op of your own: define `compute` for NDArrays and `gradient` for Tensors.
+    """Base class for your own ops: define `compute` for NDArrays and `gradient` for Tensors.
 
-    Set attributes in `__init__`. All inputs and the output are kept for `gradient`. Such an op
-    runs and differentiates. docs/contributing/op.md shows an op that can also be compiled.
+    Set attributes in `__init__`. All inputs and the output are kept for `gradient`. Such an op can
+    run and be differentiated. docs/contributing/op.md shows an op that can also be compiled.
     """
 
     reads = frozenset({"inputs", "output"})
@@ -73,12 +74,12 @@ class TensorOp(Op):
 
 
 class TensorTupleOp(TensorOp):
-    """Base of an op of your own whose `compute` returns a tuple."""
+    """Base class for your own ops whose `compute` returns a tuple."""
 
 
 def _on_arrays(compute: Any) -> Any:
-    """Return `compute` with NDArrays as its result, and with NumPy arrays as its inputs if NumPy is
-    the backend."""
+    """Wrap `compute` so that it returns NDArrays and, if NumPy is the backend, gets NumPy
+    arrays."""
 
     @functools.wraps(compute)
     def wrapped(self: Any, *inputs: Any) -> Any:
@@ -89,7 +90,7 @@ def _on_arrays(compute: Any) -> Any:
 
 
 def _device(inputs: tuple[Any, ...]) -> Any:
-    """Return the device of the first array, or None (the default device) without an array."""
+    """Return the device of the first array, or None (the default device) if there is no array."""
     while inputs and isinstance(inputs[0], tuple):
         inputs = inputs[0]
     return inputs[0].device if inputs else None
@@ -100,14 +101,14 @@ def _numpy(value: Any) -> Any:
 
 
 def _call_stack(self: Any, *inputs: Any) -> Any:
-    """Apply Stack or Concat to Tensors, or as in the course to one TensorTuple or list."""
+    """Apply Stack or Concat to several Tensors or, as in the course, to one TensorTuple or list."""
     if len(inputs) == 1 and isinstance(inputs[0], (TensorTuple, tuple, list)):
         inputs = tuple(inputs[0])
     return apply(self, inputs)
 
 
 def _with(convert: Any, init: Any) -> Any:
-    """Return the constructor `init` with its arguments converted by `convert`."""
+    """Wrap the constructor `init` so that `convert` converts its arguments."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -121,7 +122,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _with_pairs(init: Any) -> Any:
-    """Return the constructor `init` of a convolution, also taking one number for a pair."""
+    """Wrap the constructor `init` of a convolution so that a number may stand for a pair."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -164,5 +165,5 @@ def install(patches: Patches, backend: str) -> None:
         patches.set(ops, name, function)
         patches.set(needle, name, function)
     functions = {name for names in ops._NAMES.values() for name in names if name[0].islower()}
-    functions.discard("slice")  # Python's own
+    functions.discard("slice")  # shadows Python's built-in slice
     patches.add(needle, **{name: getattr(ops, name) for name in functions})

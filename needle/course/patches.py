@@ -1,4 +1,4 @@
-"""Changes to attributes of needle's modules and classes that can be undone."""
+"""Reversible changes to attributes of needle's modules and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The course's behaviour where needle differs on purpose, for `install(semantics="course")`."""
+"""Restore the course's behaviour where needle differs on purpose, for
+`install(semantics="course")`."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ _FLOATS = {"nd": "float32", "np": "float64"}
 
 
 def backward(self: Tensor, out_grad: Tensor | None = None, *args: Any, **kwargs: Any) -> None:
-    """Set the gradient of every leaf that this tensor depends on. It replaces the old gradient and
-    has its own graph; this tensor's graph is kept."""
+    """Set the gradient of every leaf that this tensor depends on. The new gradient replaces the old
+    one and has its own graph; this tensor's graph is kept."""
     for node in engine.topological_order((self.node,), requires_grad=True):
         node.grad = None
     engine.backward(self, out_grad, create_graph=True, retain=True)
 
 
 def subtract(self: Tensor, other: Any) -> Any:
-    """Return a + (-b), two nodes of the graph."""
+    """Return a + (-b), which adds two nodes to the graph."""
     return add(self, negate(other)) if isinstance(other, Tensor) else self + (-other)
 
 
@@ -44,8 +45,8 @@ def record(op: Any, inputs: tuple[Any, ...], data: Any) -> Any:
 
 
 def _init(before: Any, dtype: str, arrays: bool) -> Any:
-    """Return Tensor's constructor, changed to make floats of integers in lists, and if `arrays`
-    also of integers in arrays."""
+    """Wrap Tensor's constructor so that it converts integers in lists to floats and, if `arrays`,
+    integers in arrays too."""
 
     def wrapped(self: Tensor, array: Any, **options: Any) -> None:
         if options.get("dtype") is None:

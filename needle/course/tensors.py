@@ -1,4 +1,4 @@
-"""Tensors and the graph: the course's methods, and the functions of its `autograd`."""
+"""The course's methods of tensors, and the functions of its `autograd`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .patches import Patches
 def find_topo_sort(node_list: Iterable[Value]) -> list[Any]:
     """Return the values in `node_list` and all values that they depend on, inputs first.
 
-    A value that no gradient reads was freed in the forward pass and has only its shape;
+    A value that no gradient reads was freed in the forward pass, so only its shape is left;
     `install(semantics="course")` keeps all values.
     """
     roots = list(node_list)
@@ -73,7 +73,7 @@ def _const(data: Any, requires_grad: bool = False) -> Tensor:
 
 
 def _set_data(self: Tensor, value: Any) -> None:
-    """Replace the value; a value of the same size but another shape is reshaped."""
+    """Replace the value; reshape the new one if it has the same size but another shape."""
     if isinstance(value, Tensor) and value.shape != self.shape and value.size == self.size:
         value = value.reshape(self.shape)
     _needle_set_data(self, value)
@@ -94,7 +94,7 @@ def _add_tuples(self: TensorTuple, other: TensorTuple) -> TensorTuple:
 
 
 def _init_as_numpy(self: Tensor, array: Any, **options: Any) -> None:
-    """Run Tensor's constructor, with Python floats in float64."""
+    """Run Tensor's constructor, but store Python floats as float64."""
     if options.get("dtype") is None and not hasattr(array, "dtype"):
         array = np.asarray(array)
     _needle_init(self, array, **options)

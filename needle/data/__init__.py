@@ -1,4 +1,4 @@
-"""Datasets and loaders of batches, with PyTorch's names and meanings."""
+"""Datasets and data loaders, with PyTorch's names and meanings."""
 
 from ..common.keywords import name_constructors
 from .cifar10 import CIFAR10Dataset

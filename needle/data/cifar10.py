@@ -1,7 +1,7 @@
 """CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html), from its Python or its binary files.
 
 The Python files are pickles, and a pickle can make Python run any code. The unpickler in this file
-knows only a few names and replaces each by a class or function of this file, so that no other code
+allows only a few names and replaces each with a class or function from this file, so no other code
 is ever called.
 """
 
@@ -30,13 +30,13 @@ _TEST = ("test_batch",)
 
 
 class CIFAR10Dataset(Dataset):
-    """Items (x, y) of the training set, or without `train` of the test set: x float32 (3, 32, 32)
-    in [0, 1], y int32 class 0..9.
+    """Items (x, y) of the training set or, unless `train`, the test set: x is float32 (3, 32, 32)
+    in [0, 1], y an int32 class 0..9.
 
-    `base_folder` has the files data_batch_1 .. data_batch_5 and test_batch (or the same with .bin),
-    or the archive's folder with these files. `transforms` get x as (H, W, C). `p` is part of the
-    course's signature and not used. A slice or an array of indices returns a batch.
-    FileNotFoundError names a missing file, ValueError a damaged file.
+    `base_folder` contains the files data_batch_1 .. data_batch_5 and test_batch (or the same with
+    .bin), or the archive's folder with these files. `transforms` get x as (H, W, C). `p` is part of
+    the course's signature and is not used. Indexing with a slice or an array returns a batch.
+    Raises FileNotFoundError for a missing file and ValueError for a damaged one.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ def _read(path: Path) -> tuple[Array, Array]:
 
 
 def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Return images and labels of records of a label byte and 3072 image bytes."""
+    """Return the images and labels in `raw`, whose records have one label byte and 3072 image
+    bytes."""
     record = 1 + _PIXELS
     if not raw or len(raw) % record:
         raise _damaged(path, f"{len(raw)} bytes are not a whole number of records of {record}")
@@ -119,8 +120,8 @@ def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
 
 
 def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Return images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N
-    integers."""
+    """Return the images and labels in `raw`, a pickled dict with b"data", uint8 (N, 3072), and
+    b"labels", N integers."""
     try:
         content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except MemoryError:
@@ -151,7 +152,7 @@ def _damaged(path: Path, why: str) -> ValueError:
 
 
 class _Array:
-    """Replaces numpy.ndarray in a pickle, and keeps the array's pickled state."""
+    """Replaces numpy.ndarray in a pickle and keeps the array's pickled state."""
 
     state: Any = None
 
@@ -167,7 +168,7 @@ class _Dtype:
             raise pickle.UnpicklingError(f"dtype {code!r} is not u1")
 
     def __setstate__(self, state: Any) -> None:
-        """Ignore the state, such as the byte order, which bytes do not have."""
+        """Ignore the state, such as the byte order, which does not matter for bytes."""
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
@@ -182,7 +183,7 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# The names in pickles of byte arrays; only pickles that Python 3 wrote have the last name.
+# The names in pickles of byte arrays. The last one is only in pickles written by Python 3.
 _NAMES: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,

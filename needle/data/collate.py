@@ -1,4 +1,4 @@
-"""Making a batch from samples, by the rules of PyTorch's default_collate and default_convert."""
+"""Make a batch from samples, by the rules of PyTorch's default_collate and default_convert."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TEXT = "SaUO"  # kinds of arrays that cannot become Tensors: strings and object
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Return the samples in the list `batch` as one batch: arrays, Tensors (also of other
-    libraries) and numbers are stacked along a new first axis into Tensors without gradient. Dicts,
-    lists and namedtuples become a dict, list or namedtuple of batches, tuples become a list of
-    batches; strings and bytes stay a list.
+    """Return the samples in the list `batch` as one batch. Arrays, numbers, and Tensors of needle
+    or other libraries are stacked along a new first axis into Tensors without gradient. Dicts,
+    lists and namedtuples become a dict, list or namedtuple of batches, and tuples become a list of
+    batches. Strings and bytes stay a list.
 
-    Python floats become float64 and ints int64. Raises RuntimeError for arrays of different shapes
-    and lists of different lengths, TypeError for samples of another type.
+    Python floats become float64 and ints int64. Raises RuntimeError if arrays differ in shape or
+    lists in length, and TypeError for samples of another type.
 
     >>> batch = ndl.data.default_collate([{"x": 1.5, "name": "a"}, {"x": 2.5, "name": "b"}])
     >>> batch["x"].tolist(), batch["name"]
@@ -33,13 +33,13 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Return `data` with its arrays as Tensors without gradient, also within dicts, lists, tuples
-    (which become lists) and namedtuples. Everything else is unchanged."""
+    """Convert the arrays in `data` to Tensors without gradient, also within dicts, lists,
+    namedtuples and tuples (which become lists). Everything else is unchanged."""
     return converted(data, lambda x: x if isinstance(x, Tensor) else make_const(x))
 
 
 def collated(batch: Sequence[Any], made: Made) -> Any:
-    """Apply `default_collate` to `batch`, where `made` turns each stacked array into a result."""
+    """Collate `batch` by the rules of `default_collate`; `made` converts each stacked array."""
     first = batch[0]
     if _is_foreign(first):
         batch = [from_dlpack(x) for x in batch]
@@ -55,7 +55,7 @@ def collated(batch: Sequence[Any], made: Made) -> Any:
         return made(np.array(batch, np.float64))
     if isinstance(first, (str, bytes)):
         return batch
-    if isinstance(first, (np.generic, int)):  # not np.number, which excludes bfloat16
+    if isinstance(first, (np.generic, int)):  # np.number would exclude bfloat16
         return made(np.asarray(batch))
     if isinstance(first, Mapping):
         columns = {key: collated([sample[key] for sample in batch], made) for key in first}
@@ -106,7 +106,7 @@ def _rebuilt(like: Any, parts: Any, plain: Any = list) -> Any:
                 sequence[i] = part
             return sequence
         return kind(parts)
-    except TypeError:  # a container that cannot be made from its items alone
+    except TypeError:  # the container cannot be built from its items alone
         return parts
 
 

@@ -1,4 +1,4 @@
-"""Datasets: a length and items, or a stream of items."""
+"""Datasets: collections of indexed items, or streams of items."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ Transform = Callable[[Any], Any]
 
 
 class Dataset:
-    """Base of all datasets: define `__len__` and `__getitem__`, which returns one item: an array, a
-    Tensor or a number, or a tuple, list or dict of them. A DataLoader takes any object with both.
+    """Base class of all datasets. Define `__len__` and `__getitem__`, which returns one item: an
+    array, a Tensor or a number, or a tuple, list or dict of these. A DataLoader accepts any object
+    with both methods.
 
     A dataset that can make a whole batch faster than item by item also defines `batch(indices)`.
-    Datasets that call `apply_transforms` apply `transforms` to the first array of an item.
+    Datasets apply `transforms`, by `apply_transforms`, to the first array of an item.
     """
 
     def __init__(self, transforms: Sequence[Transform] | None = None) -> None:
@@ -42,7 +43,7 @@ class Dataset:
     def __repr__(self) -> str:
         try:
             size = f"{len(self):,} items"
-        except (NotImplementedError, AttributeError):  # AttributeError: inside a constructor
+        except (NotImplementedError, AttributeError):  # AttributeError: during __init__
             size = "no length"
         about = f", {self.extra_repr()}" if self.extra_repr() else ""
         transforms = getattr(self, "transforms", None)
@@ -61,7 +62,7 @@ class Dataset:
         return x
 
     def batch(self, indices: Array) -> Any:
-        """Return the items at `indices`, an array, as one batch of arrays (see
+        """Return the items at the array `indices` as one batch of arrays (see
         `default_collate`)."""
         return collated([self[i] for i in indices.tolist()], lambda x: x)
 
@@ -81,20 +82,21 @@ def has_batches(dataset: Any) -> bool:
 
 
 class IterableDataset(Dataset):
-    """A dataset that is a stream: define `__iter__`, which yields items, and `__len__` if their
-    number is known. Every worker process of a DataLoader has a copy of the dataset: let `__iter__`
-    ask `get_worker_info()` which part of the stream to yield. `transforms` are as in Dataset."""
+    """A dataset that is a stream. Define `__iter__`, which yields items, and `__len__` if the
+    number of items is known. Every worker process of a DataLoader has its own copy of the dataset,
+    so `__iter__` should call `get_worker_info()` to decide which part of the stream to yield.
+    `transforms` are as in Dataset."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
 
-    def __len__(self) -> int:  # a TypeError, which list() ignores
+    def __len__(self) -> int:  # list() ignores a TypeError
         raise TypeError(f"{type(self).__name__} defines no __len__")
 
 
 class NDArrayDataset(Dataset):
-    """Rows of `arrays` of equal length: item i is the tuple of their rows i. Raises ValueError if
-    lengths differ.
+    """The rows of `arrays`: item i is the tuple of row i of each array. Raises ValueError if the
+    arrays differ in length.
 
     >>> dataset = ndl.data.NDArrayDataset(np.arange(4.0), np.arange(4))
     >>> len(dataset), [float(part) for part in dataset[2]]
@@ -125,8 +127,8 @@ class NDArrayDataset(Dataset):
 
 
 class TensorDataset(Dataset):
-    """Rows of `tensors` of equal length: item i is the tuple of their rows i, without gradient.
-    Raises TypeError for an argument that is not a Tensor, ValueError if lengths differ.
+    """The rows of `tensors`: item i is the tuple of row i of each tensor, without gradient. Raises
+    TypeError for an argument that is not a Tensor, and ValueError if the tensors differ in length.
 
     >>> dataset = ndl.data.TensorDataset(ndl.arange(4), ndl.ones(4, 2))
     >>> [part.tolist() for part in dataset[3]]
@@ -184,8 +186,8 @@ class Subset(Dataset):
 
 
 class ConcatDataset(Dataset):
-    """The items of all `datasets`, one dataset after the other. Raises ValueError without any
-    dataset, TypeError for an IterableDataset.
+    """The items of all `datasets`, one dataset after the other. Raises ValueError if there are no
+    datasets, and TypeError for an IterableDataset.
 
     >>> both = ndl.data.ConcatDataset([[1, 2], [3]])
     >>> len(both), both[2], both[-3]
@@ -198,7 +200,7 @@ class ConcatDataset(Dataset):
         if not self.datasets:
             raise ValueError("ConcatDataset: datasets should not be an empty iterable")
         if any(isinstance(dataset, IterableDataset) for dataset in self.datasets):
-            raise TypeError("ConcatDataset: an IterableDataset has no items by number")
+            raise TypeError("ConcatDataset: an IterableDataset has no indexed items")
         self.cumulative_sizes = list(accumulate(len(dataset) for dataset in self.datasets))
 
     def __getitem__(self, index: int) -> Any:
@@ -216,12 +218,13 @@ class ConcatDataset(Dataset):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: np.random.Generator | None = None
 ) -> list[Subset]:
-    """Split `dataset` into Subsets of `lengths` items, chosen at random by `generator`, without
-    overlap.
+    """Split `dataset` at random, by `generator`, into Subsets that do not overlap and have
+    `lengths` items.
 
-    Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the remaining
-    items. Raises ValueError if the lengths do not sum to the dataset's length or one is negative,
-    TypeError for other lengths that are not integers.
+    Lengths that sum to 1 are fractions of the dataset: each size is rounded down, and the first
+    Subsets get one more item each until none are left. Raises ValueError if the lengths do not sum
+    to the dataset's length or one is negative, and TypeError if they are neither fractions nor
+    integers.
     """
     checked_generator("random_split", generator)
     total = len(dataset)

@@ -6,14 +6,15 @@ import numpy as np
 
 from .dataset import NDArrayDataset
 
-# One in five images of every class is a test image; the choice is fixed.
+# One in five images of each class is a test image; the split is fixed.
 _TEST_SHARE = 5
 _SPLIT_SEED = 0
 
 
 class DigitsDataset(NDArrayDataset):
-    """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. With `train` the dataset has the
-    four fifths for training, otherwise the fifth for tests; the split is fixed and stratified.
+    """Items (x, y): x is float32 (64,) in [0, 1], y an int32 class 0..9. With `train`, the dataset
+    has the four fifths for training, otherwise the fifth for testing. The split is fixed and
+    stratified.
 
     Raises ImportError if scikit-learn is not installed.
     """

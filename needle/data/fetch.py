@@ -1,4 +1,4 @@
-"""Fetcher: makes a batch from a dataset's items, in the process or thread that needs the batch."""
+"""Fetcher: makes a batch from a dataset's items, in the process or thread in which it is called."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .. import rng
 from .collate import collated, default_collate
 from .dataset import IterableDataset, has_batches
 
-# The uses of a pass's seed: the order, the random numbers within a batch, the seeds of workers.
+# The uses of a pass's seed: for the order, random numbers within a batch, and workers' seeds.
 ORDER, WITHIN, WORKERS = 0, 1, 2
 
 Seed = tuple[int, ...]
 
 
 class End:
-    """The class is returned instead of a batch when a stream has ended."""
+    """Returned (the class itself) in place of a batch when a stream has ended."""
 
 
 class Fetcher:
@@ -43,7 +43,7 @@ class Fetcher:
         self._stream: Iterator[Any] | None = None
 
     def __call__(self, seed: Seed, number: int, indices: Any, begins: bool = False) -> Any:
-        """Return batch `number` of the pass with this seed; `begins` restarts the stream first."""
+        """Return batch `number` of the pass with this seed. `begins` restarts a stream first."""
         if begins:
             self._stream = None
         with rng.using(np.random.default_rng((*seed, WITHIN, number))):
@@ -70,7 +70,7 @@ class Fetcher:
         return End if len(items) < (wanted or 1) else items
 
     def _collated(self, items: Any) -> Any:
-        # The loader makes the Tensors, so that worker processes send arrays.
+        # Worker processes send arrays; the loader converts them to Tensors.
         if self.collate_fn is default_collate:
             return collated(items, lambda x: x)
         return self.collate_fn(items)

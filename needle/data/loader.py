@@ -34,7 +34,7 @@ from .samplers import (
 from .workers import Workers
 
 _SEEDS = 2**63
-_AHEAD = 2  # batches each worker prepares before they are asked for
+_AHEAD = 2  # batches that each worker prepares in advance
 
 
 @dataclass
@@ -48,13 +48,13 @@ class _Pass:
 
 
 class DataLoader:
-    """Iterates over `dataset`, which has items by number or is an IterableDataset, in batches of
-    `batch_size` items on `device` (None: the CPU). It takes PyTorch's arguments, and some more.
+    """Iterates over `dataset`, which has indexed items or is an IterableDataset, in batches of
+    `batch_size` items on `device` (None: the CPU). It takes PyTorch's arguments and some more.
 
     `collate_fn` makes a batch from a list of items (None: `default_collate`). `sampler` yields the
-    numbers of the items in order, or `batch_sampler` lists of numbers; `shuffle` makes the order
-    random. The last batch may be smaller unless `drop_last`. With batch_size=None, items come one
-    by one, converted by `default_convert`.
+    indices of the items in the order of the pass, or `batch_sampler` yields lists of indices;
+    `shuffle` makes the order random. The last batch may be smaller unless `drop_last`. With
+    batch_size=None, the loader returns single items, converted by `default_convert`.
 
     Each pass has its own order. With a `seed`, or a `generator` (a np.random.Generator), the orders
     and the numbers that transforms draw from needle's generator are the same in every run.
@@ -63,18 +63,19 @@ class DataLoader:
     shared memory; `workers` threads prepare batches in this process. Neither changes the batches or
     their order. An error in a worker is raised in place of its batch, with the worker's traceback.
     A worker that dies, or returns no batch within `timeout` seconds (0: no limit), causes a
-    RuntimeError. `worker_init_fn(id)` runs first in each process. The pass seeds Python's and
-    NumPy's generators differently in each process. `multiprocessing_context` is a start method or
-    context of multiprocessing (None: its default); only "fork" takes a dataset that cannot be
-    pickled. `persistent_workers` serve all passes. `pin_memory` has no effect.
+    RuntimeError. `worker_init_fn(id)` runs first in each process. Python's and NumPy's generators
+    are seeded from the pass, differently in each process. `multiprocessing_context` is a start
+    method or context of multiprocessing (None: its default); only "fork" works with a dataset that
+    cannot be pickled. With `persistent_workers`, the same processes serve all passes. `pin_memory`
+    has no effect.
 
-    `state_dict` and `load_state_dict` carry the position over to another run, including the order
-    of a sampler that draws from needle's generator or from a np.random.Generator in its attribute
-    `generator`. From a stream, the loader fetches the items before the position again and drops
-    these items.
+    `state_dict` and `load_state_dict` carry the position over to another run. The position includes
+    the order of a sampler that draws from needle's generator or from a np.random.Generator in its
+    attribute `generator`. To return to a position in a stream, the loader fetches and drops the
+    items before it.
 
-    Raises ValueError or TypeError for arguments that exclude each other and for values out of
-    range.
+    Raises ValueError or TypeError for values out of range and for arguments that exclude each
+    other.
 
     >>> dataset = ndl.data.NDArrayDataset(np.zeros((10, 3), "float32"), np.arange(10))
     >>> loader = ndl.data.DataLoader(dataset, batch_size=4, shuffle=True, seed=0)
@@ -125,10 +126,10 @@ class DataLoader:
         self._check_workers(multiprocessing_context, prefetch_factor)
         is_batched = self.batch_sampler is not None or self.batch_size is not None
         self.collate_fn = collate_fn or (default_collate if is_batched else default_convert)
-        self.epoch = 0  # the number of passes begun; with the seed it determines the next order
+        self.epoch = 0  # the number of passes begun; it and the seed determine the next order
         self._pass: _Pass | None = None  # the last pass begun
         self._resumes = False  # whether the next pass continues `_pass`
-        self._kept: Workers | None = None  # persistent workers that no pass uses now
+        self._kept: Workers | None = None  # persistent workers that no pass is using
 
     def _choose_samplers(
         self,
@@ -258,7 +259,7 @@ class DataLoader:
 
     @property
     def _generators(self) -> list[np.random.Generator]:
-        """The generators of the loader and its samplers, each once."""
+        """The generators of the loader and its samplers, without duplicates."""
         owners = (
             self,
             self.batch_sampler,
@@ -272,7 +273,8 @@ class DataLoader:
         return [_jsonable(generator.bit_generator.state) for generator in self._generators]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last pass as JSON values; returned batches count as used."""
+        """Return the position in the latest pass as JSON values. All batches returned so far count
+        as used."""
         current = self._pass
         now = None
         states = self._states()
@@ -283,10 +285,11 @@ class DataLoader:
         return {"epoch": self.epoch, "pass": now} | ({"generators": states} if states else {})
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue the next pass where `state_dict` was called (a finished pass is not repeated).
+        """Make the next pass continue from where `state_dict` was called. A finished pass is not
+        repeated.
 
-        Raises ValueError if `values` are not such a state, if the state lies beyond the batches of
-        this loader, or if it has other generators.
+        Raises ValueError if `values` are not such a state, if its position is beyond this loader's
+        last batch, or if its generators are of other kinds than this loader's.
         """
         try:
             epoch, now = as_int(values["epoch"]), values["pass"]
@@ -334,7 +337,7 @@ class DataLoader:
                 yield self._finished(batch)
 
     def _ordered(self, seed: tuple[int, ...]) -> Iterator[Any]:
-        """Yield the indices of each batch; samplers draw from the pass's own generator."""
+        """Yield the indices of each batch. Samplers draw from the pass's own generator."""
         own, end = np.random.default_rng((*seed, ORDER)), object()
         with rng.using(own):
             order = iter(self._order)
@@ -384,7 +387,7 @@ class DataLoader:
         self._end(pool)
 
     def _end(self, pool: Workers) -> None:
-        """End the workers, or keep them for the next pass."""
+        """Stop the workers, or keep them for the next pass."""
         if self.persistent_workers and self._kept is None:
             pool.drop_waiting()
             if pool.are_alive():
@@ -410,14 +413,14 @@ class DataLoader:
 
 
 def _jsonable(state: Any) -> Any:
-    """Return the state of a bit generator with lists instead of arrays."""
+    """Return `state`, the state of a bit generator, with lists in place of arrays."""
     if isinstance(state, Mapping):
         return {key: _jsonable(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state
 
 
 def _by_threads(fetch: Any, tasks: Iterator[Any], workers: int) -> Iterator[Any]:
-    """Yield fetch(task) for each task, in order; threads prepare the results."""
+    """Yield fetch(task) for each task, in order. Threads prepare the results in advance."""
     with contextlib.ExitStack() as stack:
         pool = ThreadPoolExecutor(workers, thread_name_prefix="needle-data")
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)

@@ -1,7 +1,8 @@
 """MNIST, and other datasets in the idx format (http://yann.lecun.com/exdb/mnist/).
 
 A file has a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
-extent of each axis in 4 bytes) and the values, here bytes. It may be gzipped.
+extent of each axis in 4 bytes) and the values, which are bytes in these datasets. It may be
+gzipped.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _GZIP = b"\x1f\x8b"
 
 
 class MNISTDataset(Dataset):
-    """Items (x, y) from a file of images (image_filename) and a file of labels (label_filename),
-    idx format, gzipped or not.
+    """Items (x, y) from a file of images (image_filename) and a file of labels (label_filename).
+    Both are in idx format, gzipped or not.
 
-    x is float32 in [0, 1], of shape (H, W, 1), and passed through the transforms; y is the int32
-    class. A slice or an array of indices returns a batch. FileNotFoundError or ValueError
-    names a missing or malformed file.
+    x is float32 (H, W, 1) in [0, 1], to which the transforms are applied; y is the int32 class.
+    Indexing with a slice or an array returns a batch. Raises FileNotFoundError for a missing file
+    and ValueError for a malformed one.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class MNISTDataset(Dataset):
 
 
 def _unpacked(raw: bytes, ndim: int) -> bytes:
-    """Unpack a gzip file and return its bytes, at most one byte more than its idx header
+    """Decompress a gzip file and return its bytes, but at most one byte more than the idx header
     declares."""
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         header = file.read(4 + 4 * ndim)
@@ -87,8 +88,7 @@ def _unpacked(raw: bytes, ndim: int) -> bytes:
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
     """Return the bytes in the idx file `path` as an array of `ndim` axes.
 
-    Raises OSError if the file cannot be read. Raises ValueError, which names the fault, if it is
-    malformed.
+    Raises OSError if the file cannot be read, and ValueError, with the reason, if it is malformed.
     """
     path = Path(path)
     raw = read_regular(path)

@@ -1,8 +1,8 @@
-"""Samplers: the order in which a DataLoader takes the items of a dataset.
+"""Samplers: the order in which a DataLoader reads the items of a dataset.
 
-Without a `generator` (a np.random.Generator) samplers draw from needle's generator (see
-needle.rng). A DataLoader gives each pass its own generator, so that a saved position includes the
-order of the samplers.
+A sampler without a `generator` (a np.random.Generator) draws from needle's generator (see
+needle.rng). A DataLoader uses a new generator for each pass, so a saved position includes the order
+of the samplers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def checked_generator(owner: str, generator: Any) -> Any:
 
 
 class Sampler:
-    """Base of all samplers: define `__iter__`, which yields indices, and `__len__` if known."""
+    """Base class of samplers: define `__iter__`, which yields indices, and `__len__` if it is
+    known."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
@@ -54,9 +55,9 @@ class SequentialSampler(Sampler):
 class RandomSampler(Sampler):
     """`num_samples` (None: all) indices of `data_source` in random order, drawn from `generator`.
 
-    With `replacement` each index is drawn from all indices. Without it, further permutations follow
-    if num_samples is above the number of indices. Raises TypeError or ValueError for a number below
-    1.
+    With `replacement`, each index is drawn from all indices. Without it, the indices are permuted
+    again whenever all have been drawn. Raises TypeError unless `num_samples` is an integer, and
+    ValueError if it is below 1.
     """
 
     def __init__(
@@ -111,12 +112,12 @@ class SubsetRandomSampler(Sampler):
 
 
 class WeightedRandomSampler(Sampler):
-    """`num_samples` indices of `weights`, each drawn from `generator` with a probability in
-    proportion to its weight; without `replacement` no index is drawn twice.
+    """`num_samples` indices of `weights`, each drawn from `generator` with a probability
+    proportional to its weight; without `replacement`, no index is drawn twice.
 
-    Raises TypeError or ValueError for a number of samples below 1, for weights that are not one row
-    of finite numbers of at least 0 with a positive sum, and without replacement for fewer positive
-    weights than samples.
+    `num_samples` must be an integer of at least 1. The weights must form one axis of finite numbers
+    of at least 0, and their sum must be positive. Without replacement, at least `num_samples`
+    weights must be positive. Raises TypeError or ValueError otherwise.
     """
 
     def __init__(
@@ -149,11 +150,12 @@ class WeightedRandomSampler(Sampler):
             if self.replacement:
                 limits = np.cumsum(self.weights)
                 points = rng.uniform((self.num_samples,), 0.0, 1.0) * limits[-1]
-                # A product may round up to the sum, past the last weight above 0.
+                # A product may round up to limits[-1]; the search would then pass the last positive
+                # weight.
                 last = int(np.flatnonzero(self.weights)[-1])
                 drawn = np.minimum(np.searchsorted(limits, points, side="right"), last)
             else:
-                # The order of exponential arrival times at rates `weights` (Efraimidis and
+                # Sort by exponential arrival times with the rates `weights` (Efraimidis and
                 # Spirakis 2006, "Weighted random sampling with a reservoir").
                 waits = -np.log1p(-rng.uniform(self.weights.shape, 0.0, 1.0))
                 with np.errstate(divide="ignore", invalid="ignore"):
@@ -167,7 +169,8 @@ class WeightedRandomSampler(Sampler):
 
 class BatchSampler(Sampler):
     """Lists of `batch_size` indices from `sampler`, any iterable; the last list may be shorter
-    unless `drop_last`. Raises TypeError or ValueError for a batch size below 1.
+    unless `drop_last`. Raises TypeError unless the batch size is an integer, and ValueError if it
+    is below 1.
 
     >>> list(ndl.data.BatchSampler(range(5), batch_size=2, drop_last=False))
     [[0, 1], [2, 3], [4]]
@@ -191,6 +194,6 @@ class BatchSampler(Sampler):
 
 
 def batches_of(items: int, batch_size: int, drop_last: bool) -> int:
-    """Return the number of batches that contain `items` items."""
+    """Return the number of batches into which `items` items are divided."""
     whole, rest = divmod(items, batch_size)
     return whole + (rest > 0 and not drop_last)

@@ -1,4 +1,4 @@
-"""Text as numbers: the words of the Penn Treebank files, one sentence a line."""
+"""Text as numbers: the words of the Penn Treebank files, which have one sentence per line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END = "<eos>"  # ends every line
 
 
 class Dictionary:
-    """A vocabulary: words by number and numbers by word."""
+    """A vocabulary, which maps words to numbers and numbers to words."""
 
     def __init__(self) -> None:
         self.word2idx: dict[str, int] = {}
@@ -43,9 +43,9 @@ class Dictionary:
 class Corpus:
     """The numbers of all words in the train and test files in `base_dir`, as int32 arrays.
 
-    The files are train.txt, test.txt and optionally valid.txt (without it, `valid` is None), each
-    possibly with the prefix "ptb.". The first `max_lines` lines of each file are read (None: all).
-    FileNotFoundError names a missing file, ValueError a file that is not text.
+    The files are train.txt, test.txt and optionally valid.txt (without it, `valid` is None), all
+    with or without the prefix "ptb.". The first `max_lines` lines of each file are read (None:
+    all). Raises FileNotFoundError for a missing file, and ValueError for one that is not text.
     """
 
     def __init__(self, base_dir: str | os.PathLike[str], max_lines: int | None = None) -> None:
@@ -61,7 +61,7 @@ class Corpus:
 
     def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
         """Return the numbers of the words in the first `max_lines` lines (None: all) of the file
-        `path`, with a number for the end of each line."""
+        `path`, with the number of END after each line."""
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
@@ -90,12 +90,12 @@ def batchify(
     device: DeviceLike | None = None,
     dtype: Any = None,
 ) -> Array:
-    """Return `data` in `batch_size` equal runs, one per column: (len(data) // batch_size,
-    batch_size).
+    """Cut `data` into `batch_size` equal parts and return them as the columns of an array
+    (len(data) // batch_size, batch_size).
 
-    The remainder is dropped. The result is an array of `dtype` (None: int32). `device` is part of
-    the course's signature and not used. Raises ValueError if the batch size is below 1 or above the
-    length of the data.
+    The remainder is dropped. The result has the dtype `dtype` (None: int32). `device` is part of
+    the course's signature and is not used. Raises ValueError if the batch size is below 1 or above
+    the length of the data.
     """
     size = count("batchify", "batch_size", batch_size)
     if not 1 <= size <= len(data):
@@ -108,12 +108,12 @@ def batchify(
 def get_batch(
     batches: Array, i: int, bptt: int, device: DeviceLike | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Return rows i to i + n of `batches`, a result of `batchify`, and the element after each
-    element.
+    """Return n rows of `batches`, a result of `batchify`, from row i on, and the element that
+    follows each of their elements.
 
-    The results are data of shape (n, batch_size) and target of shape (n * batch_size,), with n =
-    bptt, or less at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.
-    Raises IndexError if row i has no next row.
+    n is bptt, or less at the end. The results are data of shape (n, batch_size) and target of shape
+    (n * batch_size,): Tensors without gradient, of `dtype` (None: that of `batches`), on `device`.
+    Raises IndexError if no row follows row i.
     """
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
     rows = min(wanted, len(batches) - 1 - i)

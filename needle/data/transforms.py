@@ -1,7 +1,7 @@
 """Random augmentation of images.
 
 Images are arrays of shape (H, W, C). Random numbers come from needle's generator (see needle.rng).
-A DataLoader gives every batch its own generator, so the numbers do not depend on how many workers
+A DataLoader uses a new generator for every batch, so the numbers do not depend on how many workers
 it has.
 """
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Transform:
-    """Base of all transforms: define `__call__`, which maps an image (H, W, C) to a new image."""
+    """Base class of transforms: define `__call__`, which maps an image (H, W, C) to a new image."""
 
     def __call__(self, x: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
@@ -29,7 +29,7 @@ class Transform:
 
 
 class RandomFlipHorizontal(Transform):
-    """Flip left and right with probability `p`. Raises ValueError unless p is in [0, 1]."""
+    """Swap left and right with probability `p`. Raises ValueError unless p is in [0, 1]."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = share("RandomFlipHorizontal", "p", p)
@@ -40,10 +40,10 @@ class RandomFlipHorizontal(Transform):
 
 
 class RandomCrop(Transform):
-    """Shift the image by up to `padding` pixels along H and along W, and fill up with zeros.
+    """Shift the image by up to `padding` pixels along H and W, and fill the gaps with zeros.
 
-    This equals padding on all sides and a crop to the old size. Raises ValueError for negative
-    padding.
+    This is the same as padding all sides and cropping to the old size. Raises ValueError for
+    negative padding.
     """
 
     def __init__(self, padding: int = 3) -> None:

@@ -1,17 +1,17 @@
 """Worker processes that prepare the batches of a DataLoader.
 
 The parent sends each worker numbered tasks through a pipe. The worker pickles the batch into a
-block of shared memory, with the arrays as out-of-band buffers (PEP 574), and answers with sizes
-alone. The parent copies the batch out, so that the block can be used again.
+block of shared memory, with the arrays as out-of-band buffers (PEP 574), and its answer contains
+only sizes. The parent copies the batch out, so the block can be reused.
 
-A worker keeps one block for each task that may wait, and makes a new block when a batch does not
-fit. The parent unlinks the name of a new block as soon as it has mapped the block. A block's name
-follows from the number of its task, so after a worker's death the parent can also unlink blocks
-that it has not mapped. If the parent itself is killed, multiprocessing's resource tracker unlinks
-the remaining blocks.
+A worker keeps one block for each task that may be pending, and creates a new block if a batch does
+not fit. The parent unlinks the name of a new block as soon as it has mapped the block. A block's
+name follows from the number of its task, so after a worker's death the parent can also unlink
+blocks that it has not mapped. If the parent itself is killed, multiprocessing's resource tracker
+unlinks the remaining blocks.
 
 As in PyTorch, processes are forked where that is Python's default: nothing needs to be pickled, and
-data in memory is shared. needle's locks and threads withstand a fork (a child's kernels run on one
+data in memory is shared. needle's locks and threads survive a fork (a child's kernels run on one
 thread), and so do NumPy's.
 """
 
@@ -43,13 +43,13 @@ from ..backend_ndarray.threads import set_num_threads
 from .fetch import WORKERS, End, Seed
 
 _ALIGNMENT = 64
-_GRACE = 5.0  # seconds that a worker has to end by itself
+_GRACE = 5.0  # seconds that a worker has to exit by itself
 
 
 @dataclass
 class WorkerInfo:
-    """Information about a worker process: its number `id` out of `num_workers`, its `seed`, and its
-    copy of the `dataset`."""
+    """Information about a worker process: its number `id` in 0..`num_workers` - 1, its `seed`, and
+    its copy of the `dataset`."""
 
     id: int
     num_workers: int
@@ -61,15 +61,15 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return information about the calling process if it is a DataLoader's worker; None in any
-    other process."""
+    """Return information about the calling process if it is a DataLoader's worker, else None."""
     return _info
 
 
 class Workers:
-    """`count` processes that call `fetch(seed, number, indices)`, each `ahead` tasks in advance.
+    """A pool of `count` processes that call `fetch(seed, number, indices)`, each up to `ahead`
+    tasks in advance.
 
-    The seeds of their generators come from `seed`, and `init(id)` runs first in each process. A
+    The processes' generators are seeded from `seed`, and `init(id)` runs first in each process. A
     worker that is silent for `timeout` seconds (0: no limit) causes an error.
     """
 
@@ -88,7 +88,7 @@ class Workers:
         self._owner = os.getpid()
         prefix = f"needle-{self._owner}-{secrets.token_hex(4)}"
         self._workers: list[_Worker] = []
-        self._waiting: deque[_Worker] = deque()  # the worker of each task without an answer yet
+        self._waiting: deque[_Worker] = deque()  # the worker of each unanswered task
         self._close = weakref.finalize(self, _close, self._owner, self._workers)
         base = int(np.random.SeedSequence((*seed, WORKERS)).generate_state(1, np.uint64)[0] >> 1)
         for i in range(count):
@@ -110,7 +110,7 @@ class Workers:
             self._workers.append(_Worker(i, process, ours, names, ahead))
 
     def batches(self, seed: Seed, tasks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield the results of `fetch` for each of `tasks`, (number, indices), in their order."""
+        """Yield the result of `fetch` for each task (number, indices) of `tasks`, in order."""
         active = set(range(len(self._workers)))  # workers whose streams have not ended
 
         def send(worker: _Worker, begins: bool = False) -> None:
@@ -139,14 +139,14 @@ class Workers:
                 self._waiting.popleft().receive(self._timeout)
 
     def are_alive(self) -> bool:
-        """Return whether all workers can take tasks from this process. In a forked process they
-        cannot, because the workers belong to its parent."""
+        """Return whether all workers can take tasks from this process. They cannot in a forked
+        child, because they belong to its parent."""
         if not self._close.alive or os.getpid() != self._owner:
             return False
         return all(w.process.exitcode is None for w in self._workers)
 
     def close(self) -> None:
-        """End the processes and free their shared memory."""
+        """Stop the processes and free their shared memory."""
         self._close()
 
 
@@ -159,7 +159,7 @@ class _Worker:
         self.sent = self.received = 0
 
     def send(self, task: Any) -> None:
-        """Send a task; None ends the worker."""
+        """Send a task; None stops the worker."""
         self.sent += task is not None
         with contextlib.suppress(OSError):  # the worker is dead, which `receive` will report
             self.pipe.send(task)
@@ -217,7 +217,7 @@ class _Worker:
 
 def _close(owner: int, workers: list[_Worker]) -> None:
     if os.getpid() != owner:
-        return  # a forked child has copies of these objects, but the processes are its parent's
+        return  # a forked child has copies of these objects, but its parent owns the processes
     for worker in workers:
         worker.send(None)
         worker.pipe.close()
@@ -234,19 +234,18 @@ def _close(owner: int, workers: list[_Worker]) -> None:
         for block in worker.blocks:
             if block is not None:
                 block.close()
-        # Ctrl-C may have interrupted the parent while it mapped the block of the last answer.
+        # Ctrl-C may have interrupted the parent while it was mapping the last answer's block.
         for task in range(max(0, worker.received - 1), worker.sent):
             _unlink(f"/{worker.names}-{task}")
 
 
 def _unlink(name: str) -> None:
-    """Remove a block of shared memory, if there is one of this name, and its entry in the resource
-    tracker.
+    """Remove the block of shared memory called `name`, if there is one, and its entry in the
+    resource tracker.
 
-    SharedMemory would need a block that has a size and an entry. Here the worker may have been
-    killed, or the parent interrupted, at any point of making or removing the block. The tracker
-    keeps a set, so registering the name once more is harmless, while removing an absent name is an
-    error.
+    SharedMemory can only remove a block that has a size and an entry, but the worker may have been
+    killed, or the parent interrupted, while it was creating or removing the block. The tracker
+    keeps a set: registering a name twice is harmless, but removing an absent name is an error.
     """
     resource_tracker.register(name, "shared_memory")
     with contextlib.suppress(FileNotFoundError):
@@ -256,8 +255,8 @@ def _unlink(name: str) -> None:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C in this thread and in processes that it starts, which inherit the mask:
-    a worker cannot ignore the signal before it runs."""
+    """Block Ctrl-C in this thread and in the processes that it starts, which inherit the signal
+    mask. A worker can ignore the signal only once its own code runs."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -266,7 +265,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _starts(sizes: list[int]) -> list[int]:
-    """Return the positions in a block at which parts of these sizes begin."""
+    """Return the offsets in a block at which parts of these sizes begin."""
     padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
     return [sum(padded[:i]) for i in range(len(sizes))]
 
@@ -282,7 +281,7 @@ def _bytes(block: shared_memory.SharedMemory, start: int, size: int) -> np.ndarr
 def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead: int) -> None:
     """Answer tasks until the parent closes the pipe or dies."""
     global _info
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent stops this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _info = about
@@ -302,8 +301,8 @@ def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead
     parent = os.getppid()
     try:
         for number in itertools.count():
-            # Other processes may have inherited the parent's end of the pipe, so the parent's death
-            # need not cause an EOF.
+            # Other processes may have inherited the parent's end of the pipe, so if the parent
+            # dies, there may be no EOF.
             while not pipe.poll(_GRACE):
                 if os.getppid() != parent:
                     return
@@ -323,7 +322,7 @@ def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead
             pipe.send(answer)
             del answer
     except (EOFError, OSError):
-        pass  # the parent has closed the pipe, or is gone
+        pass  # the parent has closed the pipe or has died
 
 
 def _packed(
@@ -359,7 +358,8 @@ def _described(error: Exception, worker: int) -> tuple[str, type[Exception], str
 
 
 class _KeyErrorText(str):
-    """A text that is its own repr: KeyError shows the repr, in which line breaks are escaped."""
+    """A text that is its own repr. KeyError shows the repr of its message, which would escape line
+    breaks."""
 
     __slots__ = ()
 
@@ -368,8 +368,8 @@ class _KeyErrorText(str):
 
 
 def _rebuilt_error(kind: type[Exception], message: str) -> Exception:
-    """Return an error of the worker's class, or a RuntimeError if the class cannot be made from a
-    message alone."""
+    """Return an error of the class `kind`, or a RuntimeError if such an error cannot be created
+    from a message alone."""
     try:
         error = kind(_KeyErrorText(message) if issubclass(kind, KeyError) else message)
     except Exception:

@@ -25,8 +25,8 @@ def synchronise(model: Module, group: Any, reduction: str) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SumOverRanks(NumpyOp):
-    """y = the sum of all ranks' x. The later sum of the model's gradients over the ranks multiplies
-    a rank's gradients by `weight`, so this op divides them by it."""
+    """y = the sum of all ranks' x. When the model's gradients are summed over the ranks, those of
+    this rank are multiplied by `weight`, so this op's gradient divides by `weight`."""
 
     group: Any
     weight: float
@@ -47,7 +47,7 @@ def _forward(layer: BatchNorm1d, group: Any, reduction: str, x: Tensor) -> Tenso
         return type(layer).forward(layer, x)
     layer._check(x)
     weight = group._weights(reduction)
-    counts = float(weight > 0)  # 0 on a rank that only repeats a row of another rank
+    counts = float(weight > 0)  # 0 on a rank that only repeats another rank's row
     over_ranks = functools.partial(apply, _SumOverRanks(group, weight))
     over, shape = (0, *range(2, x.ndim)), (1, layer.dim, *[1] * (x.ndim - 2))
     sizes = group._meet(f"normalizes{group._at}", counts * len(x) * math.prod(x.shape[2:]))

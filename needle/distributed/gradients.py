@@ -1,4 +1,4 @@
-"""Summing a model's gradients over the ranks."""
+"""Sum a model's gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..nn.module import Module
 
 
 class _Bucket:
-    """Gradients that are summed together."""
+    """A group of gradients that are summed together."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype, self.size = dtype, 0
-        self.numbers: list[int] = []  # the numbers of the parameters
+        self.numbers: list[int] = []  # the numbers of its parameters
         self.missing = 0  # how many parameters have no gradient yet in this pass
         self.values: Any = None  # the gradients, one after the other
 
@@ -32,9 +32,9 @@ class _Bucket:
 class Gradients:
     """Sums the gradients of one model over the ranks.
 
-    Each bucket is summed as soon as this rank has all its gradients, in the order of the buckets.
-    At the end of a pass the remaining buckets are summed, with zeros for missing gradients. So
-    every rank sums the same buckets in the same order, whichever parameters it uses.
+    The buckets are summed in order, each as soon as this rank has all the bucket's gradients. At
+    the end of a pass the remaining buckets are summed, with zeros for missing gradients. So every
+    rank sums the same buckets in the same order, whichever parameters it uses.
     """
 
     def __init__(self, group: Any, model: Module, reduction: str, cap_mb: float) -> None:
@@ -43,7 +43,7 @@ class Gradients:
         # The last layers come first, as in a backward pass.
         self.params = [p for p in model.parameters() if p.requires_grad][::-1]
         self.buckets: list[_Bucket] = []
-        self.where: list[tuple[_Bucket, slice]] = []  # the place of each parameter's gradient
+        self.where: list[tuple[_Bucket, slice]] = []  # the position of each gradient
         for number, param in enumerate(self.params):
             dtype, size = compute_dtype(param.dtype), int(param.size)
             bucket = self.buckets[-1] if self.buckets else None
@@ -65,21 +65,21 @@ class Gradients:
         self._reset()
 
     def _reset(self) -> None:
-        # For each parameter with a gradient in this pass: its `grad` before the pass.
+        # The `grad` before the pass of each parameter that has received a gradient in this pass.
         self.before: dict[int, Tensor | None] = {}
-        self.requests: list[Any] = []  # a request for each bucket whose sum has begun
+        self.requests: list[Any] = []  # an MPI request for each bucket whose sum has begun
         for bucket in self.buckets:
             bucket.missing = len(bucket.numbers)
 
     def _ready(self, number: int, gradient: Tensor) -> None:
-        """Take the gradient of a parameter (a hook)."""
+        """Store the gradient of a parameter and sum the buckets that are complete (a hook)."""
         if state.trace is not None:
             raise TraceError(
                 f"tracing: {state.trace.here} calls backward() of a data_parallel model; its "
                 "gradients are summed over the ranks, which compiled code cannot do: run the "
                 f"step eagerly{user_line()}"
             )
-        if not state.accumulating:  # a call of autograd.grad, which does not change `grad`
+        if not state.accumulating:  # autograd.grad, which does not change `grad`
             return
         if state.grad:
             raise RuntimeError(
@@ -102,14 +102,15 @@ class Gradients:
             if bucket.missing:
                 break
             self._sum(bucket)
-        self.group._mpi.Request.Testall(self.requests)  # lets MPI continue its work
+        self.group._mpi.Request.Testall(self.requests)  # lets MPI make progress
 
     def _sum(self, bucket: _Bucket) -> None:
         in_place = self.group._mpi.IN_PLACE
         self.requests.append(self.comm.Iallreduce(in_place, bucket.values))
 
     def _finish(self, _: Tensor) -> None:
-        """Set every `grad` at the end of a pass (a hook). Only the first parameter's hook acts."""
+        """Set every `grad` at the end of a pass (a hook). Only the first call in a pass has an
+        effect."""
         if not self.before:
             return
         for bucket in self.buckets[len(self.requests) :]:

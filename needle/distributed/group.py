@@ -28,9 +28,9 @@ def init() -> Group:
     """Join the ranks that mpiexec started; without mpiexec there is one rank. Every call returns
     the same Group.
 
-    All ranks get rank 0's random numbers, and each gets a part of the machine's cores (unless
-    NEEDLE_NUM_THREADS says how many threads to use). From then on, an uncaught error in one rank
-    ends all ranks.
+    All ranks get the state of rank 0's random generators, and each gets a share of the machine's
+    cores (unless NEEDLE_NUM_THREADS sets the number of threads). From then on, an uncaught error in
+    one rank terminates all ranks.
 
     Raises ImportError if mpi4py or an MPI library is missing.
     """
@@ -48,8 +48,8 @@ def init() -> Group:
 
 
 class Group:
-    """The group of ranks that compute together, returned by `init`: it has `size` processes, and
-    this process is number `rank`. Print and save on rank 0.
+    """The group of ranks that compute together, returned by `init`. It has `size` processes, and
+    this process is number `rank`. Print and save only on rank 0.
 
     Every rank must call all methods in the same order; otherwise a RuntimeError names the rank that
     did something else.
@@ -63,7 +63,7 @@ class Group:
         self._pid = os.getpid()
         self._models = 0
         self._weight = 1 / self.size  # the weight of this rank's rows in a mean over the batch
-        self._at = ""  # the present batch, in words
+        self._at = ""  # the current batch, for messages
         if self.size == 1:
             return
         if "NEEDLE_NUM_THREADS" not in os.environ:
@@ -82,7 +82,7 @@ class Group:
         return f"Group(rank={self.rank}, size={self.size})"
 
     def __reduce__(self) -> Any:
-        return init, ()  # a copy of a model has the same ranks
+        return init, ()  # a copied or unpickled model uses this process's group
 
     def data_parallel(
         self,
@@ -92,21 +92,21 @@ class Group:
         sync_batch_norm: bool = False,
         bucket_cap_mb: float = 4.0,
     ) -> Module:
-        """Give `model` rank 0's parameters and buffers on all ranks and return it. From now on,
-        each `backward` sums its gradients over the ranks.
+        """Copy rank 0's parameters and buffers of `model` to all ranks and return the model. From
+        then on, each `backward` sums the model's gradients over the ranks.
 
         `reduction` is the reduction of the loss over the rows of a batch. For "mean", each rank's
-        gradients are weighted by its part of the batch; for "sum" they are added. A parameter that
-        a rank does not use counts as zeros there; a parameter that no rank uses keeps its `grad`.
-        The sums of gradients begin while the backward pass runs, in buckets of up to
-        `bucket_cap_mb` MB, and are complete at its end. Parameters that require no gradient at the
+        gradients are weighted by its share of the batch; for "sum" they are added. If a rank does
+        not use a parameter, that rank contributes zeros; a parameter that no rank uses keeps its
+        `grad`. The summation of gradients begins while the backward pass runs, in buckets of up to
+        `bucket_cap_mb` MB, and is complete at its end. Parameters that require no gradient at the
         time of this call are left out.
 
-        A batch norm normalizes by its own rank's rows and keeps running statistics of these rows,
-        so N ranks do not compute the same as one process. With `sync_batch_norm` it normalizes by
-        the whole batch.
+        On each rank, batch norm uses the statistics of that rank's rows and keeps running
+        statistics of them, so N ranks do not compute the same as one process. With
+        `sync_batch_norm` it uses the statistics of the whole batch.
 
-        Raises ValueError if the ranks' models differ, and for another `reduction`. Afterwards,
+        Raises ValueError if the ranks' models differ, and for any other `reduction`. Afterwards,
         `backward` raises a TraceError under `needle_tvm.jit`, and a RuntimeError with
         create_graph=True.
         """
@@ -133,16 +133,16 @@ class Group:
         return model
 
     def split(self, loader: DataLoader) -> DataLoader:
-        """Return a DataLoader of this rank's rows of each batch of `loader`.
+        """Return a DataLoader that yields this rank's rows of each batch of `loader`.
 
-        Its `state_dict` is the state of `loader` and counts whole batches, so that a run with
-        another number of ranks can continue from it. If a batch has fewer rows than there are
-        ranks, a rank without rows gets the last row, which does not count on that rank.
+        Its `state_dict` is the state of `loader` and counts whole batches, so a run with another
+        number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
+        without rows gets the last row with a weight of 0.
 
-        Within a pass, random numbers that are drawn for the rows (by dropout, `rand`, `randn`,
-        `randint` and the like, with the rows along the first axis) are the same as in one process
-        that computes the whole batch. Random numbers that a dataset draws, for example for a crop,
-        differ from rank to rank.
+        Within a pass, functions such as dropout, `rand`, `randn` and `randint` draw the same random
+        numbers for the rows, which must be along the first axis, as one process that computes the
+        whole batch. Random numbers that a dataset draws, for example for a crop, differ from rank
+        to rank.
 
         Raises ValueError for a loader of single items or of an IterableDataset.
         """
@@ -154,8 +154,8 @@ class Group:
         return PartLoader(loader, self)
 
     def mean(self, value: Tensor | float) -> float:
-        """Return the mean of `value`, such as a loss, over all rows of the batch. The value of each
-        rank is weighted by the rank's part of the batch."""
+        """Return the mean of `value`, such as a loss, over all rows of the batch. Each rank's value
+        is weighted by the rank's share of the batch."""
         parts = self._meet(f"takes a mean{self._at}", value=(self._weight, float(value)))
         return sum(weight * part for weight, part in parts if weight)
 
@@ -168,8 +168,8 @@ class Group:
         return self._weight if reduction == "mean" else float(self._weight > 0)
 
     def _meet(self, what: str, value: Any = None) -> list[Any]:
-        """Meet all ranks and return the `value` of each. Raises RuntimeError unless `what`, the
-        present action, is the same on all ranks."""
+        """Wait for all ranks and return the `value` of each. Raises RuntimeError unless `what`,
+        which describes the rank's current action, is the same on all ranks."""
         met = self._meetings.allgather((what, value))
         for rank, (other, _) in enumerate(met):
             if other != met[0][0]:
@@ -180,20 +180,20 @@ class Group:
         return [value for _, value in met]
 
     def _end_all(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Show an uncaught error, and end all ranks."""
+        """Show an uncaught error and terminate all ranks."""
         if os.getpid() != self._pid:
             self._show(kind, error, traceback)
             return
-        time.sleep(3 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows why
+        time.sleep(3 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, rank 0 shows why
         sys.stdout.flush()
         self._show(kind, error, traceback)
         sys.stderr.write(f"needle.distributed: rank {self.rank} failed and ends all {self.size}\n")
         sys.stderr.flush()
-        time.sleep(1.0)  # gives mpiexec time to pass on the text
+        time.sleep(1.0)  # gives mpiexec time to forward the text
         self._mpi.COMM_WORLD.Abort(1)
 
     def _leave(self) -> None:
-        """Tell the other ranks that this rank has ended. A rank that still waits for it then
+        """Tell the other ranks that this rank is exiting. A rank that still waits for it then
         fails."""
         if os.getpid() == self._pid and not self._mpi.Is_finalized():
             try:
@@ -203,7 +203,7 @@ class Group:
 
 
 def _difference(first: dict[str, str], other: dict[str, str], rank: int) -> str:
-    """Return in words a difference between the tensors of rank 0 and of another rank."""
+    """Describe a difference between the tensors of rank 0 and those of another rank."""
     for name in [*first, *other]:
         one, two = (specs.get(name, "none of that name") for specs in (first, other))
         if one != two:

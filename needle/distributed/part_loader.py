@@ -16,7 +16,7 @@ class PartLoader(DataLoader):
     def __init__(self, loader: DataLoader, group: Any) -> None:
         vars(self).update(vars(loader))
         self._group = group
-        self._sizes: list[int] = []  # the sizes of the whole batches of the latest pass
+        self._sizes: list[int] = []  # sizes of the latest pass's whole batches
 
     def _ordered(self, seed: tuple[int, ...]) -> Iterator[Any]:
         sizes = self._sizes

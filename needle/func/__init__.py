@@ -1,12 +1,13 @@
-"""Functions of functions: derivatives as functions, with torch.func's names and meanings.
+"""Function transforms: derivatives as functions, with torch.func's names and meanings.
 
-Each takes a function of Tensors, or of lists, tuples and dicts of Tensors, and differentiates by
-the positional arguments `argnums`, an integer or a tuple of integers. Tensors that the function
-closes over, such as a model's weights, may require gradients too: the results stay in their graph.
-All functions here can be nested in each other and traced.
+Each takes a function of Tensors, or of lists, tuples and dicts of Tensors, and differentiates it
+with respect to the positional arguments `argnums`, an integer or a tuple of integers. Tensors that
+the function closes over, such as a model's weights, may require gradients too: the results then
+stay connected to the graph of those tensors. All functions here can be nested in each other and
+traced.
 
-There is no forward mode and no batching of calls: `jvp` and `jacfwd` differentiate a gradient, and
-a Jacobian takes one backward pass for each row or column.
+There is no forward mode and no vmap: `jvp` and `jacfwd` differentiate a gradient, and a Jacobian
+takes one backward pass per row or column.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""A call of a function on fresh tensors, and products with its Jacobian."""
+"""Call a function on fresh tensors, and multiply vectors by its Jacobian."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ..init import zeros, zeros_like
 
 
 class Call:
-    """A call of a function in which fresh tensors, `ends`, replace the tensors with respect to
-    which the call is differentiated.
+    """A function call that can be differentiated. Fresh tensors, `ends`, replace the tensors with
+    respect to which it is differentiated.
 
     `shares` says whether the results also depend on other tensors that require gradients. If so,
     and if the caller records gradients, the results are recorded (`keeps`). Otherwise they have no
@@ -87,7 +87,7 @@ class Call:
         self.result, self.aux = self._released(out), self._released(aux)
 
     def _released(self, value: Any) -> Any:
-        """Return `value` without the graph of the fresh tensors."""
+        """Return `value`, detached from the graph of the fresh tensors unless the call keeps it."""
         tree, leaves = flatten(value, "", _is_tensor)
         return unflatten(tree, iter([x if self.keeps else x.detach() for _, x in leaves]))
 
@@ -127,7 +127,7 @@ class Push:
             self.products = call_recording(True, call.pulled, given, True)
 
     def __call__(self, directions: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """Return the derivatives of the results in the given directions: pairs of an end's number
+        """Return the derivatives of the results in `directions`, which are pairs of an end's index
         and its tangent."""
         roots, given = [self.products[i] for i, _ in directions], [x for _, x in directions]
         keeps = self.call.keeps or (state.grad and any(x.requires_grad for x in given))
@@ -141,7 +141,7 @@ class Push:
 
 
 class _Here(threading.local):
-    """The nodes of this thread that are in a `_live` context."""
+    """This thread's nodes that are in a `_live` context."""
 
     def __init__(self) -> None:
         self.live: set[Node] = set()
@@ -152,8 +152,8 @@ _here = _Here()
 
 @contextlib.contextmanager
 def _live(nodes: list[Node]) -> Iterator[None]:
-    """Let `nodes` require a gradient within the context. Outside the context no gradient flows to
-    the nodes, so an outer derivative does not see them."""
+    """Let `nodes` require a gradient within the context. Outside it, no gradient flows to the
+    nodes, so an outer derivative ignores them."""
     for node in nodes:
         node.requires_grad = True
     _here.live.update(nodes)
@@ -170,7 +170,8 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _static(tree: Any) -> str | None:
-    """Return the class name of a value in a tree that is not a Tensor, or None if there is none."""
+    """Return the class name of the first value in `tree` that is not a Tensor, or None if there is
+    none."""
     if not isinstance(tree, dict):
         return None
     ((kind, inside),) = tree.items()
@@ -181,8 +182,8 @@ def _static(tree: Any) -> str | None:
 
 
 def _fresh(x: Tensor) -> Tensor:
-    """Return a tensor with x's value, with respect to which the call is differentiated; outer
-    derivatives flow on to x."""
+    """Return a new tensor with x's value, with respect to which the call is differentiated. Outer
+    derivatives pass through it to x."""
     if state.trace is None and not (x.requires_grad and state.grad):
         return Tensor(x.realize_cached_data())
     alias: Tensor = apply(ops.Reshape(x.shape), (x,))
@@ -190,7 +191,7 @@ def _fresh(x: Tensor) -> Tensor:
 
 
 def units(like: Tensor) -> Iterator[Tensor]:
-    """Yield the unit vectors of like's shape."""
+    """Yield the unit vectors, in like's shape and dtype."""
     for i in range(like.size):
         unit = np.zeros(like.size, "float64")
         unit[i] = 1
@@ -205,7 +206,7 @@ def stacked(parts: list[Tensor], axis: int, shape: tuple[int, ...], like: Tensor
 
 def matching(name: str, what: str, given: Any, tree: Any, like: Sequence[Tensor]) -> list[Tensor]:
     """Return the Tensors of `given`, in like's dtypes. Raises ValueError if `given` is nested
-    differently from `tree`, ShapeError if shapes differ from like's."""
+    differently from `tree`, and ShapeError if shapes differ from like's."""
     found, leaves = flatten(given, what, _is_tensor)
     wrong = difference(tree, found, what)
     if wrong is not None:

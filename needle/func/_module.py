@@ -1,4 +1,4 @@
-"""functional_call: a module's forward with other weights."""
+"""functional_call: a module's forward pass with other weights."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def functional_call(
     *,
     strict: bool = False,
 ) -> Any:
-    """Return module(*args, **kwargs), computed with other weights: `parameters_and_buffers`, a dict
-    (or several) of tensors, replaces the `module`'s parameters and buffers of these names. If
-    `args` is not a tuple, it is the only argument. The module keeps its own weights; values that
-    the call writes into the replacements are dropped.
+    """Return module(*args, **kwargs), computed with other weights. `parameters_and_buffers` is a
+    dict of tensors, or a list or tuple of such dicts; they replace the `module`'s parameters and
+    buffers of the same names. If `args` is not a tuple, it is the only argument. After the call,
+    the module has its own weights again; values that the call wrote to the replacements are
+    dropped.
 
-    Raises KeyError for names that the module does not have, and if `strict` also for names that are
-    missing. Raises TypeError for values that are not Tensors, ShapeError for another shape. Other
-    threads must not use the module during the call.
+    Raises KeyError for names that the module does not have and, if `strict`, for names that are
+    missing. Raises TypeError for values that are not Tensors, and ShapeError if a shape differs
+    from the module's. Other threads must not use the module during the call.
 
     >>> model = nn.Linear(2, 1)
     >>> weights = {"weight": ndl.ones(2, 1), "bias": ndl.zeros(1, 1)}

@@ -23,8 +23,9 @@ def grad(
     gradient for an integer `argnums`, a tuple of gradients for a tuple. With `has_aux`, `func`
     returns (scalar, aux), and the new function returns (gradients, aux).
 
-    The new function raises ShapeError unless the result is a 0-d Tensor, TypeError or ValueError
-    for arguments that are not floating Tensors and for `argnums` that the call does not have.
+    The new function raises ShapeError unless the result of `func` is a 0-d Tensor. It raises
+    TypeError for arguments that are not floating Tensors, and ValueError for `argnums` that the
+    call does not have.
 
     >>> ndl.func.grad(ndl.func.grad(lambda x: x**3))(ndl.Tensor(2.0)).item()
     12.0
@@ -40,8 +41,8 @@ def grad(
 def value_and_grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function as `grad` does for `func`, `argnums` and `has_aux`, whose result is (value,
-    gradients), or ((value, aux), gradients) with `has_aux`, as in JAX."""
+    """Like `grad` for `func`, `argnums` and `has_aux`, but the new function returns (value,
+    gradients) or, with `has_aux`, ((value, aux), gradients), as in JAX."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         name = "value_and_grad"
@@ -54,8 +55,8 @@ def value_and_grad(
 def grad_and_value(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function as `grad` does for `func`, `argnums` and `has_aux`, whose result is
-    (gradients, value), or (gradients, (value, aux)) with `has_aux`, as in PyTorch."""
+    """Like `grad` for `func`, `argnums` and `has_aux`, but the new function returns (gradients,
+    value) or, with `has_aux`, (gradients, (value, aux)), as in PyTorch."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         name = "grad_and_value"
@@ -98,12 +99,12 @@ def jvp(
     like `primals`. If `has_aux`, `func` returns (result, aux), and jvp returns (result, derivative,
     aux).
 
-    The vector-Jacobian product is linear in its vector. Its gradient by that vector, weighted by
-    the tangents, is therefore the product that forward mode would compute (Townsend 2017, "A new
-    trick for calculating Jacobian vector products").
+    The vector-Jacobian product is linear in its vector. So its gradient with respect to that
+    vector, weighted by the tangents, is the product that forward mode would compute (Townsend 2017,
+    "A new trick for calculating Jacobian vector products").
 
-    Raises TypeError for primals that are not a tuple of floating Tensors, ValueError or ShapeError
-    for tangents that do not fit the primals.
+    Raises TypeError for primals that are not a tuple of floating Tensors, and ValueError or
+    ShapeError for tangents that do not fit the primals.
 
     >>> ndl.func.jvp(lambda x: x**2, (ndl.Tensor(3.0),), (ndl.Tensor(1.0),))[1].item()
     6.0
@@ -121,12 +122,12 @@ def jvp(
 def jacrev(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function that computes the Jacobian of `func` by the arguments `argnums`. Its result
-    is nested like func's result. In place of each Tensor it has Tensors nested like the argument (a
-    tuple for a tuple of `argnums`), of shape (*result's shape, *argument's shape). It takes one
-    backward pass for each element of the result. With `has_aux`, `func` returns (result, aux), and
-    the new function returns (Jacobian, aux). It raises the errors of `grad`, but accepts a result
-    of any shape.
+    """Return a function that computes the Jacobian of `func` with respect to the arguments
+    `argnums`. The Jacobian is nested like func's result, but each Tensor is replaced by Tensors of
+    shape (*result's shape, *argument's shape), which are nested like the argument (a tuple for a
+    tuple of `argnums`). The computation takes one backward pass for each element of the result.
+    With `has_aux`, `func` returns (result, aux), and the new function returns (Jacobian, aux). It
+    raises the errors of `grad`, but accepts a result of any shape.
 
     >>> ndl.func.jacrev(lambda x: x * x)(ndl.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
@@ -157,9 +158,9 @@ def jacrev(
 def jacfwd(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function that computes the same as `jacrev` for `func`, `argnums` and `has_aux`, by
-    one pass for each element of the arguments (see `jvp`). It is cheaper if the result has more
-    elements than the arguments."""
+    """Like `jacrev` for `func`, `argnums` and `has_aux`, but the new function takes one pass for
+    each element of the arguments (see `jvp`). This is cheaper if the result has more elements than
+    the arguments."""
 
     def jacobians(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacfwd", func, args, kwargs, argnums, has_aux)
@@ -184,9 +185,9 @@ jacobian = jacrev
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """Return a function that computes the second derivatives of `func` by the arguments `argnums`:
-    the Jacobian of its Jacobian. Both are `jacrev`, because forward mode would cost another
-    backward pass here. It raises the errors of `jacrev`.
+    """Return a function that computes the second derivatives of `func` with respect to the
+    arguments `argnums`, as the Jacobian of the Jacobian. Both use `jacrev`, because `jacfwd` would
+    cost another backward pass. It raises the errors of `jacrev`.
 
     >>> ndl.func.hessian(lambda x: (x**3).sum())(ndl.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]

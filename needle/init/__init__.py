@@ -1,9 +1,9 @@
-"""New Tensors: filled, random, and initial weights.
+"""Create Tensors: filled with a value, random, or with initial weights.
 
 `shape` is one sequence of integers, or separate integers. `dtype` is the name of a dtype, and
 `device` a Device (None: the CPU). With `requires_grad` the result is a leaf that gets a gradient.
-Functions with `options` take `device`, `dtype` and `requires_grad` by name. A TypeError or
-ValueError names an invalid shape, number or dtype.
+Functions with `options` take `device`, `dtype` and `requires_grad` as keywords. They raise
+TypeError or ValueError for an invalid shape, number or dtype.
 """
 
 from ..common.keywords import name_functions

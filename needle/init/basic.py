@@ -1,7 +1,8 @@
 """Tensors filled with one value or with random numbers.
 
 All functions take `shape` as separate ints (or one tuple), `device` (None: the default device), and
-`requires_grad`, by default False. A TypeError or ValueError names an invalid shape or number.
+`requires_grad`, by default False. They raise TypeError or ValueError for an invalid shape or
+number.
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ def empty(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor with arbitrary elements, the previous contents of its memory; in a trace,
-    zeros."""
+    """Return a tensor with arbitrary elements, namely the previous contents of its memory. A trace
+    uses zeros."""
     extents = as_shape("empty", shape)
     if state.trace is not None:
         return zeros(extents, device=device, dtype=dtype)
@@ -203,9 +204,9 @@ def randb(
 
 
 def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: int = 0) -> Tensor:
-    """Return uniform numbers in [0, 1): float64 for the dtype float64, else float32. They are on
-    the host, so that every device gets the same numbers. A trace draws them at each call. `axis` is
-    the axis of a batch's rows, if the shape has one (see `rng.whole_batch`)."""
+    """Return uniform numbers in [0, 1): float64 for the dtype float64, else float32. They are drawn
+    on the host, so every device gets the same numbers. A traced function draws new numbers at each
+    call. `axis` is the axis of a batch's rows, if the shape has one (see `rng.whole_batch`)."""
     trace = state.trace
     whole, part = rng.whole_batch(shape, axis) if trace is None else (shape, ())
     op = ops.RandomUniform(whole, dtype == "float64")
@@ -237,7 +238,7 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: 
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:
-    """Return `values`, which are on the host, in a dtype and on a device."""
+    """Convert `values`, which are on the host, to `dtype` and move them to `device`."""
     values = ops.cast(values, dtype_name(dtype)).to(as_device(device))
     if requires_grad and is_floating(values.dtype):
         return Tensor(values, requires_grad=True)
@@ -251,7 +252,8 @@ def one_hot(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
+    """Return the rows of the n x n identity matrix that the class numbers `i` select. The shape is
+    i.shape + (n,).
 
     Raises IndexError for a number outside 0..n - 1.
     """

@@ -1,6 +1,6 @@
 """Tensors of random integers, and random choices.
 
-They are drawn eagerly; drawing them while tracing raises TraceError.
+The numbers are drawn eagerly; drawing while tracing raises TraceError.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def randint(
     dtype: str = "int64",
 ) -> Tensor:
     """Return integers from `low` to high - 1, all equally likely. As in PyTorch, the call is
-    randint(low, high, shape), or randint(high, shape) for low 0. Raises ValueError if there is no
-    such integer."""
+    randint(low, high, shape), or randint(high, shape) if low is 0. Raises ValueError unless low <
+    high."""
     if shape is None:
         low, high, shape = 0, low, high
     extents = as_shape("randint", shape)
@@ -45,8 +45,8 @@ def randperm(n: int, device: DeviceLike | None = None, dtype: str = "int64") -> 
 
 
 def bernoulli(p: Tensor) -> Tensor:
-    """Return a tensor like `p` in which each element is 1 with the probability at its place in p,
-    else 0. No gradient flows back. Raises ValueError for a probability outside 0..1."""
+    """Return a tensor like `p` in which each element is 1 with the probability at its position in
+    p, else 0. No gradient flows back. Raises ValueError for a probability outside 0..1."""
     if not isinstance(p, Tensor):
         raise TypeError(f"bernoulli: p is a {type(p).__name__}, not a Tensor")
     drawn = rng.uniform(p.shape, 0.0, 1.0)
@@ -59,11 +59,11 @@ def bernoulli(p: Tensor) -> Tensor:
 
 def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
     """Return `num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of
-    rows), drawn with probabilities in proportion to the weights; without `replacement` all
-    positions of a row are different. No gradient flows back.
+    rows), drawn with probabilities proportional to the weights. Without `replacement`, the
+    positions for a row are distinct. No gradient flows back.
 
-    Raises ValueError for weights that are negative, not finite or all 0, and without replacement
-    for more samples than weights above 0.
+    Raises ValueError if weights are negative, not finite or all 0 or if, without replacement, a row
+    has fewer than `num_samples` weights above 0.
     """
     if not isinstance(weights, Tensor):
         raise TypeError(f"multinomial: weights are a {type(weights).__name__}, not a Tensor")
@@ -85,7 +85,7 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     else:
         if ((w > 0).sum(-1) < number).any():
             raise ValueError(f"multinomial: a row has fewer than {number} weights above 0")
-        # The shortest exponential waiting times with these rates (Efraimidis and Spirakis).
+        # Choose the shortest exponential waiting times with these rates (Efraimidis and Spirakis).
         with np.errstate(divide="ignore"):
             waits = -np.log1p(-drawn) / w
         waits[w == 0] = np.inf
@@ -105,9 +105,9 @@ def randn_like(array: Tensor, **options: Any) -> Tensor:
 
 def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tensor:
     """Return normally distributed numbers with the mean `mean` and the standard deviation `std`.
-    Both are numbers, or tensors with an element for each result, which broadcast; `shape` is the
-    shape of the result if both are numbers. No gradient flows back. Raises ValueError for a
-    negative std, ShapeError for tensors that do not broadcast.
+    Each is a number or a tensor with one element per result; they broadcast. If both are numbers,
+    `shape` is the shape of the result. No gradient flows back. Raises ValueError for a negative
+    std, and ShapeError for tensors that do not broadcast.
 
     >>> ndl.normal(ndl.zeros(3), 0.1).shape, ndl.normal(0.0, 1.0, (2,)).shape
     ((3,), (2,))

@@ -1,8 +1,8 @@
 """Linear algebra: NumPy's linalg on Tensors, with gradients of any order.
 
-NumPy (LAPACK) computes these functions on the host, in eager code. Tracing one raises an error that
-names it, except for `matrix_power` and those norms that are composed of ops. Matrices are the last
-two axes; leading axes are a batch.
+NumPy (LAPACK) computes these functions on the host, in eager code. Tracing them raises an error,
+except for `matrix_power` and the norms that are composed of ops. The last two axes hold the
+matrices; leading axes are a batch.
 """
 
 import inspect

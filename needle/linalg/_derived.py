@@ -92,8 +92,8 @@ class SlogdetOp(NumpyOp):
 class PinvOp(NumpyOp):
     """The pseudoinverses of x. Singular values up to `rtol` times the largest count as 0.
 
-    Gradient: Golub and Pereyra, "The differentiation of pseudo-inverses", 1973; the rank must not
-    change nearby.
+    Gradient: Golub and Pereyra, "The differentiation of pseudo-inverses", 1973. It is valid where
+    the rank is locally constant.
     """
 
     rtol: float
@@ -128,7 +128,7 @@ def det(a: Tensor) -> Tensor:
     singular values.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
-    that are not square, TraceError while tracing.
+    that are not square, and TraceError while tracing.
 
     >>> ndl.linalg.det(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]])).item()
     8.0
@@ -143,7 +143,7 @@ def slogdet(a: Tensor) -> Slogdet:
     LinAlgError for a singular matrix.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
-    that are not square, TraceError while tracing.
+    that are not square, and TraceError while tracing.
 
     >>> ndl.linalg.slogdet(ndl.Tensor([[0.0, 1.0], [1.0, 0.0]])).sign.item()
     -1.0
@@ -156,10 +156,10 @@ def slogdet(a: Tensor) -> Slogdet:
 def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
     """Return the Moore-Penrose inverses (..., n, m) of the matrices `a` (..., m, n). Singular
     values up to `rtol` times the largest count as 0 (None: the larger extent times the dtype's eps,
-    as in PyTorch). The gradient holds where the rank does not change nearby.
+    as in PyTorch). The gradient is valid where the rank is locally constant.
 
-    Integers give float64; half precision is computed in float32. Raises ShapeError without two
-    axes, ValueError for a negative `rtol`, LinAlgError for NaN, TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for fewer than
+    two axes, ValueError for a negative `rtol`, LinAlgError for NaN, and TraceError while tracing.
 
     >>> ndl.linalg.pinv(ndl.ones(3, 2)).shape
     (2, 3)
@@ -171,15 +171,15 @@ def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
 def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
     """Return (solution, residuals, rank, singular_values) of the least-squares problems for `a`
     (..., m, n) and `b` (m,) or (..., m, k). Among all x for which the norm of a @ x - b is
-    smallest, the solution is the x with the smallest norm. It is pinv(a, rtol) @ b, and has the
+    smallest, the solution is the x with the smallest norm. It is pinv(a, rtol) @ b, with the
     gradients of that product.
 
     The residuals are the sums of squares of a @ x - b over the rows, for any rank (NumPy omits them
-    if the rank is not full). The rank (int64) and the singular values depend on `a` only.
+    if the rank is not full). The rank (int64) and the singular values are those of `a`.
 
     The result has the common dtype, or float64 for integers; half precision is computed in float32.
     Raises ShapeError for shapes that do not fit, ValueError for a negative `rtol`, LinAlgError for
-    NaN, TraceError while tracing.
+    NaN, and TraceError while tracing.
 
     >>> a = ndl.Tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
     >>> ndl.linalg.lstsq(a, ndl.Tensor([1.0, 3.0, 5.0])).rank.item()
@@ -209,10 +209,10 @@ def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
 
 
 def matrix_power(a: Tensor, n: int) -> Tensor:
-    """Return the product of `n` factors `a`, for matrices `a` (..., m, m): the identity for 0,
-    powers of the inverse for a negative `n`. The result has a's dtype (for a negative `n`, the
-    dtype of `inv`). The function is composed of matmuls, so it compiles for n >= 0. Raises
-    ShapeError for matrices that are not square, LinAlgError for a negative power of a singular
+    """Return the matrices `a` (..., m, m) to the power of `n`. If `n` is 0, the result is the
+    identity; if `n` is negative, a power of the inverse. The result has a's dtype (for a negative
+    `n`, the dtype of `inv`). The function is composed of matmuls, so it compiles for n >= 0. Raises
+    ShapeError for matrices that are not square, and LinAlgError for a negative power of a singular
     matrix.
 
     >>> ndl.linalg.matrix_power(ndl.Tensor([[1.0, 1.0], [0.0, 1.0]]), 3).numpy().tolist()
@@ -242,9 +242,9 @@ def norm(
 ) -> Tensor:
     """Return the norm of the vectors or matrices `a`, like NumPy's and PyTorch's linalg.norm.
 
-    If `axes` is one axis, or `a` has one axis, it is the vector norm of order `ord` (any number,
-    inf or -inf; None is 2), as in `ndl.ops.norm`. If `axes` are two axes, or `a` has two axes, and
-    `ord` is given, it is a matrix norm:
+    If `axes` is one axis, or `a` has one axis, the result is the vector norm of order `ord` (any
+    number, inf or -inf; None is 2), as in `ndl.ops.norm`. If `axes` are two axes, or `a` has two
+    axes, and `ord` is given, the result is a matrix norm:
 
     - "fro": the root of the sum of squares;
     - "nuc": the sum of the singular values;
@@ -252,11 +252,11 @@ def norm(
     - 1 and -1: the largest and the smallest sum of magnitudes of a column;
     - inf and -inf: the largest and the smallest sum of magnitudes of a row.
 
-    With neither `ord` nor `axes`, it is the root of the sum of all squares. `keepdims` keeps the
-    reduced axes with extent 1.
+    With neither `ord` nor `axes`, the result is the root of the sum of all squares. `keepdims`
+    keeps the reduced axes with extent 1.
 
     Integers give float64. The matrix norms "nuc", 2 and -2 raise TraceError while tracing; the
-    others compile. Raises ShapeError for more than two axes, ValueError for any other `ord`.
+    others compile. Raises ShapeError for more than two axes, and ValueError for any other `ord`.
 
     >>> ndl.linalg.norm(ndl.Tensor([[3.0, 4.0]]), "fro").item()
     5.0
@@ -311,9 +311,9 @@ def _as_matrices(x: Tensor) -> Tensor:
 
 
 def _cofactors(x: Tensor) -> Tensor:
-    """Return the gradient of the determinant, which also exists for singular matrices: the
-    cofactors. The cofactors of a product are the product of its factors' cofactors, and the
-    cofactors of an orthogonal matrix are the matrix itself, times its determinant."""
+    """Return the cofactors of x, which are the gradient of its determinant and exist even if x is
+    singular. The cofactor matrix of a product is the product of the factors' cofactor matrices.
+    That of an orthogonal matrix is the matrix times its determinant."""
     u, s, vh = SVDOp(False)(x)
     n = s.shape[-1]
     others = ops.broadcast_to(reshape(s, (*s.shape[:-1], 1, n)), (*s.shape[:-1], n, n))

@@ -43,7 +43,7 @@ class Eigh(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CholeskyOp(NumpyOp):
-    """The lower triangular L with L @ L.T = x; only the lower half of x is read.
+    """The lower triangular L with L @ L.T = x. Only the lower triangle of x is read.
 
     Gradient: Murray, "Differentiation of the Cholesky decomposition", 2016.
     """
@@ -69,7 +69,8 @@ class CholeskyOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QROp(NumpyOp):
-    """Q with orthonormal columns and R upper triangular, for at least as many rows as columns."""
+    """Q with orthonormal columns, and upper triangular R, for matrices with at least as many rows
+    as columns."""
 
     name = "linalg.qr"
     arity = 1
@@ -172,12 +173,11 @@ CHOLESKY, QR_REDUCED, EIGH = CholeskyOp(), QROp(), EighOp()
 
 def cholesky(a: Tensor, upper: bool = False) -> Tensor:
     """Return the lower triangular L with L @ L.T = a, or its transpose if `upper`, for symmetric
-    positive definite matrices `a` (..., n, n). For other matrices, the symmetric part
-    (a + a.T) / 2 is factored, as in JAX, so that the gradient is symmetric.
+    positive definite matrices `a` (..., n, n). If a matrix is not symmetric, (a + a.T) / 2 is
+    factored instead, as in JAX, so the gradient is symmetric.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
-    that are not square, LinAlgError for one that is not positive definite, TraceError while
-    tracing.
+    that are not square, LinAlgError if one is not positive definite, and TraceError while tracing.
 
     >>> ndl.linalg.cholesky(ndl.Tensor([[4.0, 2.0], [2.0, 5.0]])).numpy().tolist()
     [[2.0, 0.0], [1.0, 2.0]]
@@ -190,12 +190,12 @@ def cholesky(a: Tensor, upper: bool = False) -> Tensor:
 def qr(a: Tensor, mode: str = "reduced") -> QR:
     """Return (Q, R) with a = Q @ R for matrices `a` (..., m, n), where Q (..., m, k) has
     orthonormal columns, R (..., k, n) is upper triangular, and k is the smaller extent. With `mode`
-    "complete", Q is (..., m, m) and R (..., m, n); there is then no gradient for more rows than
-    columns. The gradient needs linearly independent columns (the first k).
+    "complete", Q is (..., m, m) and R (..., m, n); there is then no gradient if there are more rows
+    than columns. For a gradient, the first k columns must be linearly independent.
 
-    Integers give float64; half precision is computed in float32. Raises ShapeError without two
-    axes, ValueError for any other `mode`, TraceError while tracing. The gradient raises LinAlgError
-    for a matrix of smaller rank.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for fewer than
+    two axes, ValueError for any other `mode`, and TraceError while tracing. The gradient raises
+    LinAlgError if the first k columns are dependent.
 
     >>> q, r = ndl.linalg.qr(ndl.ones(3, 2))
     >>> q.shape, r.shape
@@ -235,11 +235,11 @@ def svd(a: Tensor, full_matrices: bool = True) -> SVD:
     in NumPy and PyTorch, U is (..., m, m) and Vh (..., n, n).
 
     Vectors are determined up to their signs, and the vectors of equal singular values up to a
-    rotation; the part of a gradient that depends on that choice is taken as 0. A gradient of the
+    rotation. The part of a gradient that depends on that choice counts as 0. A gradient for the
     vectors that only `full_matrices` adds raises RuntimeError.
 
-    Integers give float64; half precision is computed in float32. Raises ShapeError without two
-    axes, LinAlgError for NaN, TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for fewer than
+    two axes, LinAlgError for NaN, and TraceError while tracing.
 
     >>> u, s, vh = ndl.linalg.svd(ndl.ones(3, 2), full_matrices=False)
     >>> u.shape, s.shape, vh.shape
@@ -257,14 +257,14 @@ def svdvals(a: Tensor) -> Tensor:
 
 def eigh(a: Tensor) -> Eigh:
     """Return (eigenvalues, eigenvectors) of symmetric matrices `a` (..., n, n): the values (..., n)
-    in ascending order, and the orthonormal vectors as columns (..., n, n). For other matrices, the
-    symmetric part (a + a.T) / 2 is taken, so that the gradient is symmetric.
+    in ascending order, and the orthonormal vectors as columns (..., n, n). If a matrix is not
+    symmetric, (a + a.T) / 2 is used instead, so the gradient is symmetric.
 
-    Vectors are determined up to their signs, and the vectors of equal eigenvalues up to a rotation;
-    the part of a gradient that depends on that choice is taken as 0.
+    Vectors are determined up to their signs, and the vectors of equal eigenvalues up to a rotation.
+    The part of a gradient that depends on that choice counts as 0.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
-    that are not square, LinAlgError for NaN, TraceError while tracing.
+    that are not square, LinAlgError for NaN, and TraceError while tracing.
 
     >>> ndl.linalg.eigh(ndl.Tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.shape
     (2,)

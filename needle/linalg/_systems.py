@@ -75,7 +75,7 @@ def inv(a: Tensor) -> Tensor:
     """Return the inverses of the matrices `a` (..., n, n).
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
-    that are not square, LinAlgError for a singular matrix, TraceError while tracing.
+    that are not square, LinAlgError for a singular matrix, and TraceError while tracing.
 
     >>> ndl.linalg.inv(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]])).numpy().tolist()
     [[0.5, 0.0], [0.0, 0.25]]
@@ -85,11 +85,11 @@ def inv(a: Tensor) -> Tensor:
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """Return the x that solves a @ x = b, for `a` (..., n, n) and `b` (n,) or (..., n, m); leading
-    axes broadcast. As in PyTorch, `b` may also be (..., n) with the leading axes of `a`; each of
-    its rows is then a right-hand side.
+    axes broadcast. As in PyTorch, `b` may also be (..., n) with the same leading axes as `a`; each
+    of its rows is then a right-hand side.
 
     The result has the common dtype, or float64 for integers; half precision is computed in float32.
-    Raises ShapeError for shapes that do not fit, LinAlgError for a singular matrix, TraceError
+    Raises ShapeError for shapes that do not fit, LinAlgError for a singular matrix, and TraceError
     while tracing.
 
     >>> ndl.linalg.solve(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]]), ndl.ones(2)).numpy().tolist()

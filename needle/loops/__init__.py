@@ -2,7 +2,7 @@
 
 `tracing` records a cell once as a `Body`; outer tensors that the cell reads become additional
 inputs. `gradient` builds the gradient of a scan, which is a scan from the last step to the first.
-`needle.recurrence` runs bodies. docs/loops.md follows a loop from its cell to the code.
+`needle.recurrence` runs bodies. docs/loops.md follows a loop from its cell to the compiled code.
 """
 
 from ..ops._loop_rules import RULES

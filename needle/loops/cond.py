@@ -1,4 +1,4 @@
-"""`cond` calls one of two functions, chosen by the value of a tensor. Its gradient is here, too."""
+"""`cond`, which calls one of two functions depending on a tensor's value, and its gradient."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def cond(
     lists, tuples and dicts of tensors; numbers become tensors. Both functions are traced, so they
     must not read values or draw random numbers, and their results must have the same structure,
     shapes and dtypes. Outer tensors that the functions read are inputs, like the operands. Only the
-    chosen function and its gradient run; gradients of any order are supported. For a Python bool,
-    only the chosen function is called.
+    chosen branch and its gradient run; gradients of any order are supported. If `predicate` is a
+    Python bool, only the chosen function is called.
 
-    Raises TypeError for a predicate that is not a bool, and for results that differ in structure or
-    dtype; ShapeError for a predicate of more than one element, and for results that differ in
-    shape; TraceError for a function that reads values.
+    Raises TypeError if the predicate is not a bool or the results differ in structure or dtype,
+    ShapeError if the predicate does not have one element or the results differ in shape, and
+    TraceError if a function reads values.
 
     >>> x = ndl.Tensor([1.0, 4.0])
     >>> ndl.cond(x.sum() > 4, lambda: x.sqrt(), lambda: -x).numpy().tolist()
@@ -87,14 +87,16 @@ def cond(
 def _either(
     predicate: Tensor, call: Callable[..., list[list[Tensor]]], inputs: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Return the results of one of two branches; `call` returns the results of both."""
+    """Trace `call`, which returns the results of both branches, and return those of the chosen
+    branch."""
     return _chosen(predicate, inputs, *traced(call, [x.spec for x in inputs])[1:])
 
 
 def _chosen(
     predicate: Tensor, inputs: Sequence[Tensor], whole: Body, captured: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Return the results of one of two branches, which are the two halves of a body's outputs."""
+    """Return the results of the chosen branch. The branches' results are the halves of the outputs
+    of `whole`."""
     half = len(whole.outputs) // 2
     if not half:
         return ()
@@ -104,9 +106,9 @@ def _chosen(
 
 
 def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
-    """Return the gradients of the inputs of a `Cond` (`op`): a `Cond` that chooses between the
-    gradients of its branches. `out_grads` are the gradients of its results, and `node` has its
-    inputs."""
+    """Return the gradients of the inputs of `op`. They are the results of another `Cond`, which
+    chooses between the gradients of the branches of `op`. `out_grads` are the gradients of the
+    results of `op`, and `node` has its inputs."""
     predicate, *inputs = node.inputs
     op = op.fitted([x.spec for x in node.inputs])
     wanted = [n for n, x in enumerate(inputs) if x.requires_grad and is_floating(x.dtype)]
@@ -118,7 +120,7 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
         return [_pulled_back(body, values, out, wanted) for body in (op.true, op.false)]
 
     given = [*inputs, *grads.values()]
-    # The body's steps need gradients, although none is recorded while they are traced.
+    # Trace without recording gradients; `_pulled_back` marks the values that need one.
     _, whole, captured = call_recording(False, traced, call, [x.spec for x in given])
     input_grads = _chosen(predicate, given, whole, captured)
     result: list[Any] = [None] * len(node.inputs)
@@ -130,8 +132,8 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
 def _pulled_back(
     body: Body, inputs: Sequence[Tensor], out_grads: dict[int, Tensor], wanted: Sequence[int]
 ) -> list[Tensor]:
-    """Return the gradients of the `wanted` inputs of a body from the gradients of its outputs. The
-    body's values are computed again."""
+    """Compute the body's values again, and return the gradients of its `wanted` inputs from the
+    gradients of its outputs."""
     needs = body.reached(wanted)
     values: list[Any] = list(inputs)
     for number, step in body.numbered():

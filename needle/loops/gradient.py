@@ -1,5 +1,5 @@
-"""The gradient of `Scan`: a scan from the last step to the first, over values that the steps
-saved."""
+"""The gradient of `Scan`: a scan from the last step to the first, over values saved by the
+steps."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def recording(op: Scan) -> Scan:
     steps = dict(body.numbered())
 
     def kept(number: int) -> int:
-        """Return the value to save for a product. If only a sum reads the product, the sum is
-        saved, because the gradient of a sum does not read its operands."""
+        """Return the value to save for a product. If a product is read only by an addition, the sum
+        is saved instead, because the gradient of an addition does not read its operands."""
         users = readers.get(number, [])
         is_added = len(users) == 1 and isinstance(steps[users[0]].op, Add)
         return kept(users[0]) if is_added and number not in body.outputs else number
@@ -63,7 +63,7 @@ def recording(op: Scan) -> Scan:
     given = tuple([n for n in range(op.states, len(floating)) if floating[n]])
     try:
         read = _backward(with_them(more), requires, given, None).read()
-    except Exception:  # an op's rule failed; it fails again when a gradient is requested
+    except Exception:  # a gradient rule failed; it fails again if a gradient is requested
         return with_them(more)
     return with_them([n for n in more if n in read])
 
@@ -74,12 +74,12 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
     inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
     full = recording(op)
-    if full.outputs > op.outputs:  # it ran without recording for a gradient: run it again
+    if full.outputs > op.outputs:  # it ran without these outputs, so run it again
         outputs = list(apply(full, tuple(inputs)))
         out_grads = [*out_grads, *[None] * (full.outputs - op.outputs)]
     op, states, last = full, full.states, full.states + full.sequences
     requires = [x.requires_grad and is_floating(x.dtype) for x in inputs]
-    for number in range(states):  # any state may carry a gradient
+    for number in range(states):  # a gradient may flow through any state
         requires[number] = is_floating(inputs[number].dtype)
     given = tuple([n for n in range(states, op.outputs) if out_grads[n] is not None])
     back = _backward(op, tuple(requires), given, inputs[0].device)
@@ -110,9 +110,9 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
 
 @dataclass(frozen=True)
 class _Backward:
-    """The loop of a scan's gradient. The inputs of its body are the gradients of the next states
-    (`carried`), sums over steps (`sums`), the `known` values and the gradients of the stacked
-    results of a step, then `constants` and the tensors that the gradient rules `captured`."""
+    """The loop that computes a scan's gradient. The inputs of its body are, in order: the gradients
+    of the next states (`carried`), sums over steps (`sums`), a step's `known` values, the gradients
+    of a step's stacked results, `constants`, and the tensors that the gradient rules `captured`."""
 
     body: Body
     carried: Sequence[int]
@@ -134,7 +134,7 @@ class _Backward:
     def results(
         self, found: Sequence[Tensor], sequences: Sequence[Tensor], length: Any
     ) -> list[tuple[int, Tensor]]:
-        """Return the gradients of inputs, by number, from the results of the loop."""
+        """Return (number, gradient) for the scan's inputs, from the results of the loop."""
         first = len(self.carried)
         count = first + len(self.sums)
         totals, whole = iter(found[first:count]), found[count:]
@@ -152,8 +152,8 @@ class _Backward:
 def _backward(
     op: Scan, requires: tuple[bool, ...], given: tuple[int, ...], device: Any
 ) -> _Backward:
-    """Build the gradient loop for results whose gradients are `given` and inputs that require a
-    gradient."""
+    """Build the gradient loop, where the gradients of the results `given` are known and each input
+    requires a gradient as `requires` says."""
     states, last, count = op.states, op.states + op.sequences, len(op.body.inputs)
     carried = [n for n in range(states) if requires[n]]
     compare = {number for number, step in op.body.numbered() if step.op.compares}
@@ -203,14 +203,14 @@ def _step(
     values: dict[int, Any] = {n: next(handles) for n in known}
     of_ys = [next(handles) for _ in ys]
     values |= {n: next(handles) for n in range(last, count)}
-    for number in range(states):  # values that nothing reads in the end are not recorded
+    for number in range(states):  # these are recorded only if something reads them
         if number not in values:
             spec = Spec(specs[number].shape, specs[number].dtype, device)
             values[number] = handle(run.own(Node(spec, is_floating(spec.dtype), "")), None)
     alias: dict[Node, Node] = {}
 
     def computed() -> list[Tensor]:
-        made: dict[int, Any] = {}  # by step, the result that its gradient rule uses
+        made: dict[int, Any] = {}  # by step, the result for its gradient rule
         for number, each in body.numbered():
             made[number] = apply(each.op, tuple([values[i] for i in each.inputs]))
             made[number]._node.requires_grad = number in needs
@@ -265,8 +265,8 @@ def _pull_back(body: Body, rules: dict[int, Any], grads: dict[int, Any], needs: 
 
 @dataclass
 class _Stacked:
-    """The values of a step that exist for all steps after the loop: the sequences that it reads,
-    and the results that it stacks."""
+    """The values that the loop keeps for all steps: slices of the sequences that a step reads, and
+    the results that it stacks."""
 
     first: int  # the number of the first input that is a slice of a sequence
     sequences: int
@@ -291,19 +291,19 @@ class _Stacked:
         return stacked[self.numbers.index(number)]
 
 
-# The gradient of a constant. A rule takes a function that returns a value for all steps, and the
-# number of steps.
+# A rule computes the gradient of a constant after the loop. Its arguments are a function that
+# returns a value for all steps, and the number of steps.
 Rule = Callable[[Callable[[int], Tensor], Any], Tensor]
 
 
 def _accumulated(
     step: Body, carried: int, slices: int, constants: int
 ) -> tuple[Body, list[Spec], list[Rule | None], _Stacked]:
-    """Sum the gradients of constants, the last outputs of a step, over the steps. Return the body,
-    the specs of the sums that are states, the gradient rule of each constant (None for a sum), and
-    the values that the rules read.
+    """Extend `step` to sum the gradients of constants, its last outputs, over the steps. Return the
+    body, the specs of the sums that are states, the gradient rule of each constant (None for such a
+    sum), and the values that the rules read.
 
-    A sum of outer products becomes one product after the loop, of the operands of all steps. A sum
+    A sum of outer products is computed after the loop as one product of all steps' operands. A sum
     over axes of a value that is stacked anyway is also computed after the loop. All other sums are
     states.
     """
@@ -331,8 +331,8 @@ def _accumulated(
 
 
 def _through(number: int, steps: dict[int, Step], kinds: Any) -> tuple[int, list[int]]:
-    """Follow a value back through steps of some kinds. Return the source and the values on the
-    way."""
+    """Follow a value back through steps whose ops are of `kinds`. Return the source and the values
+    passed on the way."""
     passed = []
     while number in steps and isinstance(steps[number].op, kinds):
         passed.append(number)
@@ -353,8 +353,8 @@ def _is_transposed(number: int, steps: dict[int, Step], specs: Any) -> bool:
 def _product(
     number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked, varying: set[int]
 ) -> Rule | None:
-    """Return the rule of a gradient that is a matrix product larger than its operands, else
-    None."""
+    """Return the rule for a gradient that is a matrix product larger than its operands; None for
+    other gradients."""
     shape = specs[number].shape
     source, passed = _through(number, steps, (Reshape, Transpose, Permute))
     if any(not isinstance(steps[n].op, Reshape) for n in passed[:-1]):
@@ -372,7 +372,7 @@ def _product(
     (rows, inner), columns = a.shape, b.shape[1]
     if bounds_of(inner * (rows + columns))[1] >= bounds_of(rows * columns)[1]:
         return None
-    # The rows of all steps side by side, as in the operand of a transpose.
+    # If the left operand is a transpose, its source already has the rows of all steps in order.
     by_rows = _is_transposed(left, steps, specs)
     if by_rows:
         left = steps[left].inputs[0]
@@ -392,8 +392,8 @@ def _product(
 
 
 def _total(number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked) -> Rule | None:
-    """Return the rule of a gradient that is a sum over axes of a value that exists for all steps,
-    else None."""
+    """Return the rule for a gradient that sums a value over axes, if the loop keeps that value for
+    all steps; else None."""
     shape = specs[number].shape
     number, _ = _through(number, steps, Reshape)
     step = steps.get(number)

@@ -26,7 +26,7 @@ def scan(
     outputs of all steps, stacked along axis 0, like `jax.lax.scan`.
 
     `cell(state, x)` returns (the next state, y). States, `xs` and y are tensors, or lists, tuples
-    and dicts of tensors; numbers become tensors, and y may be None. The next state has the
+    and dicts of tensors; numbers become tensors, and y may be None. The next state must have the
     structure, shapes and dtypes of the initial `state`. Without `xs`, the loop has `length` steps
     and x is None. With `reverse`, the loop runs from the last element to the first; each y is
     stacked at the position of its element.
@@ -36,9 +36,9 @@ def scan(
     that do not depend on the state are computed for all steps at once. Compiled, the loop is one
     kernel whose code does not grow with the number of steps. Axis 0 of `xs` may be a `Dim`.
 
-    Raises TypeError for a next state of another structure or dtype, and without both `xs` and
-    `length`; ShapeError for a next state of another shape, and for `xs` of different lengths;
-    TraceError for a cell that reads values.
+    Raises TypeError if the next state has another structure or dtype, or if neither `xs` nor
+    `length` is given. Raises ShapeError if the next state has another shape or the `xs` differ in
+    length, and TraceError if the cell reads values.
 
     >>> total, sums = ndl.scan(lambda s, x: (s + x, s + x), ndl.zeros(()), ndl.Tensor([1.0, 2.0]))
     >>> total.item(), sums.numpy().tolist()

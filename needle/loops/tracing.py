@@ -1,4 +1,4 @@
-"""Trace a function that a loop runs, inside another trace or in eager code."""
+"""Trace a function that a loop runs, within another trace or in eager code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ..trace.tracer import Trace, as_tensor
 
 
 class InnerTrace(Trace):
-    """A trace of a function inside eager code or another trace. Outer tensors that the function
-    reads are `captured` in order; each becomes an input."""
+    """A trace of a function within eager code or another trace. `captured` lists the outer tensors
+    that the function reads, in order; each becomes an input."""
 
     def __init__(self, outer: Trace | None) -> None:
         super().__init__(outer is not None and outer.has_dims)
         self._outer = outer
         self._own: set[Node] = set()
-        self._local: dict[Any, Node] = {}  # by outer node, or by id of a tensor with a value
+        self._local: dict[Any, Node] = {}  # by outer node, or by the id of a tensor with a value
         self.captured: list[tuple[Node, Tensor]] = []
         if outer is not None:
             self._paths = outer._paths
@@ -50,7 +50,7 @@ class InnerTrace(Trace):
 
     def assign(self, module: Any, name: str, value: Any) -> None:
         if self._outer is not None:
-            super().assign(module, name, value)  # refused: each step would assign once
+            super().assign(module, name, value)  # refused, because every step would assign
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -61,7 +61,7 @@ class InnerTrace(Trace):
             state.trace = self._outer
 
     def own(self, node: Node) -> Node:
-        """Mark a `node` as made in this trace, and return it."""
+        """Mark `node` as belonging to this trace, and return it."""
         self._own.add(node)
         return node
 
@@ -76,7 +76,7 @@ class InnerTrace(Trace):
         return node
 
     def local(self, x: Any) -> Any:
-        """Return the value of this trace that represents `x`; an outer value is captured."""
+        """Return this trace's value that represents `x`. An outer value is captured."""
         if not isinstance(x, Value) or (x._data is None and x._node in self._own):
             return x
         key = id(x) if x._data is not None else x._node
@@ -92,7 +92,7 @@ class InnerTrace(Trace):
         return handle(self._local[key], None)
 
     def _outside(self, parts: TensorTuple) -> tuple[Tensor, ...]:
-        """Return the parts of a tuple, taken outside this trace."""
+        """Take the parts of a tuple outside this trace, and return them."""
         state.trace = self._outer
         try:
             return tuple(parts)
@@ -124,9 +124,9 @@ def recorded(
     alias: Mapping[Node, Node],
     detach: Op | None = None,
 ) -> tuple[Body, list[Tensor]]:
-    """Return the body that computes `ends` from `inputs` in a trace (`run`), and the captured
-    tensors, which are its other inputs. Reads of a node in `alias` are replaced by reads of the
-    node it maps to. `detach` is as in `body_of`."""
+    """Return the body that computes `ends` from `inputs` in the trace `run`, and the captured
+    tensors, which are the body's other inputs. Reads of a node in `alias` are replaced by reads of
+    the node that it maps to. `detach` is as in `body_of`."""
     order = topological_order(ends, until=alias)
     own = [*inputs, *(node for node, _ in run.captured)]
     whole = body_of(own, ends, order, alias, detach)
@@ -139,10 +139,10 @@ def recorded(
 def flattened(
     value: Any, name: str, device: Device | None = None
 ) -> tuple[Any, list[tuple[str, Tensor]]]:
-    """Return the tree and the named tensors of nested values (`value`, called `name`). Numbers
-    become tensors without axes on `device` or, by default, on the device of the first tensor.
-    TensorTuples and named tuples count as tuples. Dict items are sorted by the text of their keys,
-    so that dicts with the same keys match."""
+    """Return the tree and the named tensors of the nested `value`, called `name`. Numbers become
+    tensors without axes on `device` or, by default, on the device of the first tensor. TensorTuples
+    and named tuples count as tuples. Dict items are sorted by the text of their keys, so dicts with
+    the same keys match."""
     found, leaves = tree.flatten(_plain(value), name, _is_value)
     device = device or next((x.device for _, x in leaves if isinstance(x, Tensor)), None)
     return found, [
@@ -152,7 +152,7 @@ def flattened(
 
 
 def rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
-    """Return nested values like `like`, with the tensors replaced by `leaves` in the order of
+    """Return nested values like `like` whose tensors are replaced by `leaves`, in the order of
     `flattened`."""
     if isinstance(like, TensorTuple):
         return tuple([next(leaves) for _ in like.tuple()])
@@ -174,7 +174,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return nested values with tuples in place of TensorTuples."""
+    """Return the nested `value` with tuples in place of TensorTuples."""
     if isinstance(value, TensorTuple):
         return value.tuple()
     if isinstance(value, dict):

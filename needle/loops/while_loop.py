@@ -1,4 +1,4 @@
-"""`while_loop` is a loop that runs while a condition on its state is true."""
+"""`while_loop`, a loop that runs while a condition on its state is true."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     `jax.lax.while_loop`.
 
     A state is a tensor, or lists, tuples and dicts of tensors; numbers become tensors. `cond`
-    returns a bool tensor of one element. `body` returns the next state, which has the structure,
-    shapes and dtypes of the initial `state`.
+    returns a bool tensor of one element. `body` returns the next state, which must have the
+    structure, shapes and dtypes of the initial `state`.
 
     Both functions are traced once for all steps, so they must not read values or draw random
     numbers. Outer tensors that they read are inputs of the loop. Compiled, the loop is one kernel.
@@ -29,9 +29,9 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     The loop has no gradient, because its number of steps is unknown: `backward` raises
     UnsupportedError. `needle.scan` runs a given number of steps and has gradients.
 
-    Raises TypeError for a state without tensors, for a condition that is not a bool, and for a next
-    state of another structure or dtype; ShapeError for a condition of more than one element, and
-    for a next state of another shape; TraceError for a function that reads values.
+    Raises TypeError if the state has no tensors, the condition is not a bool, or the next state has
+    another structure or dtype. Raises ShapeError if the condition does not have one element or the
+    next state has another shape, and TraceError if a function reads values.
 
     >>> step = lambda s: (s[0] + 1, s[1] + s[0])
     >>> count, total = ndl.while_loop(lambda s: s[1] < 10, step, (0, 0))

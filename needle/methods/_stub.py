@@ -1,7 +1,7 @@
 """`python -m needle.methods._stub` writes the types of Tensor's methods.
 
-They are in `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads the
-ops, whose types refer to it.
+It writes them to `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads
+the ops, whose types refer to Tensor.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _method(name: str, function: Any, names: dict[str, str]) -> str:
 
 
 def _note(annotation: Any, known: dict[str, Any], names: dict[str, str]) -> None:
-    """Note where the names in an annotation are defined."""
+    """Add the names in an annotation to `names`, with the modules that define them."""
     for name in re.findall(r"[A-Za-z_]\w*", str(annotation)):
         if name in known:
             for source, module in _SOURCES.items():

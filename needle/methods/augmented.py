@@ -1,8 +1,8 @@
 """Augmented assignment of Tensors: `p -= lr * p.grad`. binding.py binds these operators.
 
-A Parameter, and any other leaf that requires a gradient, is a variable: the operator writes into
-its memory, so that views, its module and compiled code see the result. Every other Tensor is a
-value: the operator returns a new Tensor, and Python binds the name to it.
+A Parameter, like any other leaf that requires a gradient, is a variable: the operator writes to its
+memory, so views, modules and compiled code see the result. Every other Tensor is a value: the
+operator returns a new Tensor, and Python binds the variable's name to it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor
 
 
 def write(target: Tensor, symbol: str, result: Any) -> None:
-    """Set the elements of a tensor to the elements of `result`, rounded to its dtype. `symbol` is
-    the operator or method that errors name."""
+    """Set the elements of `target` to those of `result`, rounded to the dtype of `target`. `symbol`
+    is the operator or method that errors name."""
     name = f"{type(target).__name__} {symbol}"
     if not isinstance(result, Tensor):
         raise TypeError(f"{name}: the result is a {type(result).__name__}, not a Tensor")
@@ -78,7 +78,7 @@ def write(target: Tensor, symbol: str, result: Any) -> None:
 
 
 def recorded(target: Tensor, symbol: str) -> RuntimeError:
-    """Return the error for a write to a tensor while gradients are recorded."""
+    """Return the error for a write to `target` that gradients would have to record."""
     kind, name = type(target).__name__, symbol[:-1]
     instead = f"x = x.{name}(...)" if name.isidentifier() else f"x = x {name} y"
     value = "this" if target.requires_grad else "the value to write"

@@ -1,6 +1,7 @@
-"""Operators, methods and gradients of Tensors, which call ops. This module binds them to Tensor.
+"""The operators and methods of Tensor, including `backward`; this module binds them to the class.
 
-Ops compute with Tensors, so the class is defined before the ops, and these methods after the ops.
+Ops compute with Tensors, so the class is defined before the ops, and these methods, which call ops,
+are defined after them.
 """
 
 # mypy: disable-error-code="misc"
@@ -190,19 +191,20 @@ class TensorMethods(
         return ops.broadcast_to(self, shape)
 
     def transpose(self: Tensor, *axes: Any) -> Tensor:
-        """Return the tensor with two axes exchanged: two numbers or a pair, by default the last
-        two."""
+        """Return the tensor with two axes exchanged. `axes` is two numbers or one pair; by default,
+        the last two."""
         return ops.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
     def permute(self: Tensor, *axes: Any) -> Tensor:
         return ops.permute(self, axes)
 
     def astype(self: Tensor, dtype: Any) -> Tensor:
-        """Return the elements in another `dtype`, as `needle.ops.cast` does."""
+        """Return the elements as `dtype`, as `needle.ops.cast` does."""
         return ops.cast(self, dtype)
 
     def detach(self: Tensor) -> Tensor:
-        """Return the same value without its history. The result shares memory with this tensor."""
+        """Return the same value, detached from the graph. The result shares memory with this
+        tensor."""
         if state.trace is not None:
             return call_recording(False, ops.detach, self)
         if self._data is None:
@@ -217,13 +219,13 @@ class TensorMethods(
     ) -> None:
         """Add d(self)/d(leaf), weighted by `out_grad` (ones if None), to each leaf's `.grad`.
 
-        With `create_graph`, the gradients have a graph of their own. Unless `retain_graph` (None:
-        as `create_graph`), the values that the forward pass saved are freed on the way, and a
-        second pass raises an error. On an error, no leaf changes.
+        With `create_graph`, the gradients have a graph of their own. Unless `retain_graph` is true
+        (it defaults to `create_graph`), the pass frees the values that the forward pass saved, and
+        a second pass raises an error. If `backward` raises an error, no leaf has changed.
 
-        Raises RuntimeError if nothing here requires a gradient, or if a saved value was freed or
-        has been written in place. Raises ShapeError, TypeError or ValueError for an `out_grad` of
-        another shape, dtype or device.
+        Raises RuntimeError if this tensor does not depend on anything that requires a gradient, or
+        if a saved value has been freed or written in place. Raises ShapeError, TypeError or
+        ValueError for an `out_grad` of another shape, dtype or device.
 
         >>> x = ndl.Tensor([2.0, 3.0])
         >>> (x**2).sum().backward()
@@ -242,7 +244,7 @@ class TupleMethods:
         return ops.tuple_get_item(self, index)
 
     def detach(self: TensorTuple) -> TensorTuple:
-        """Return a tuple of the same parts, cut from the graph."""
+        """Return a tuple of the same parts, detached from the graph."""
         return ops.make_tuple(*(part.detach() for part in self))
 
 

@@ -1,5 +1,5 @@
-"""Methods of Tensor that copy it, or convert it to a dtype or device; they are named like PyTorch's
-(`half`, `cuda`). binding.py binds them."""
+"""Methods of Tensor, named as in PyTorch (`half`, `cuda`), that copy it or convert it to a dtype or
+device. binding.py binds them."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -21,8 +21,8 @@ class CopyingMethods:
         return apply(ops.Cast(self.dtype), (self,))
 
     def contiguous(self: Tensor) -> Tensor:
-        """Return this tensor if its elements lie in order without gaps, else a copy in which they
-        do. Every op takes tensors of any layout."""
+        """Return this tensor if its elements are stored in order without gaps, else a copy that is.
+        Every op accepts tensors of any layout."""
         if state.trace is not None or self.cached_data.is_compact:
             return self
         return self.clone()

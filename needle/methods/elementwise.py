@@ -89,11 +89,11 @@ class ElementwiseMethods:
     right_shift = ops.right_shift
 
     def clamp_min(self: Tensor, min: Operand) -> Tensor:
-        """Return the elements limited from below by `min`, as `clip` does."""
+        """Return the elements clipped from below at `min`, as `clip` does."""
         return ops.clip(self, min)
 
     def clamp_max(self: Tensor, max: Operand) -> Tensor:
-        """Return the elements limited from above by `max`, as `clip` does."""
+        """Return the elements clipped from above at `max`, as `clip` does."""
         return ops.clip(self, None, max)
 
     def where(self: Tensor, condition: Tensor, other: Operand) -> Tensor:

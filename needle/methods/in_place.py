@@ -1,10 +1,9 @@
-"""Methods of Tensor that change it. They have PyTorch's names, which end in "_". binding.py binds
+"""Methods that change a Tensor in place, with PyTorch's names, which end in "_". binding.py binds
 them.
 
-The methods write into the tensor's memory, so that views, its module and compiled code see the
-change. If gradients are recorded and the tensor is the result of an op, it takes a new value
-instead: it stands for the new value from then on, and views that were taken before keep the old
-value.
+The methods write to the tensor's memory, so views, modules and compiled code see the change. If
+gradients are recorded and the tensor is the result of an op, the Tensor object gets new memory and
+a new graph node instead, and views that were taken before keep the old value.
 """
 
 # mypy: disable-error-code="misc"
@@ -26,7 +25,8 @@ from .augmented import recorded, write
 
 
 def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
-    """Return `x` with the value of `result`. Raises RuntimeError if a gradient would be lost."""
+    """Give `x` the value of `result` and return it. Raises RuntimeError if a gradient would be
+    lost."""
     is_recorded = state.grad and (x.requires_grad or result.requires_grad)
     if x._data is not None and not is_recorded:
         write(x, name, result)
@@ -58,7 +58,7 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
 
 
 def _in_place(compute: Callable[..., Tensor], name: str | None = None) -> Callable[..., Tensor]:
-    """Return the method that changes a tensor to the result of `compute`."""
+    """Return a method that replaces a tensor's value with the result of `compute`."""
     called = f"{name or compute.__name__}_"
 
     @functools.wraps(compute)
@@ -115,9 +115,8 @@ class InPlaceMethods:
         return _becomes(self, "sub_", ops.subtract(self, other if alpha == 1 else other * alpha))
 
     def copy_(self: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
-        """Set the elements to the elements of `source`, a Tensor, an array or a number that
-        broadcasts. The tensor keeps its dtype and device. `non_blocking` is accepted and has no
-        effect."""
+        """Set the elements to those of `source`, a Tensor, an array or a number that broadcasts.
+        The tensor keeps its dtype and device. `non_blocking` is accepted but has no effect."""
         values = source.to(self.device) if isinstance(source, Tensor) else source
         return _becomes(self, "copy_", as_source("copy_", self, values, self.shape))
 
@@ -143,7 +142,7 @@ class InPlaceMethods:
         return _becomes(self, "bernoulli_", init.randb(*self.shape, p=p, **where))
 
     def detach_(self: Tensor) -> Tensor:
-        """Cut the tensor from the graph: it becomes a leaf without a gradient."""
+        """Detach the tensor from the graph, so that it becomes a leaf without a gradient."""
         if state.trace is not None and self._data is not None:
             state.trace.refuse_write(self)
         self._node = self.detach()._node

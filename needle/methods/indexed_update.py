@@ -1,4 +1,4 @@
-"""`x.at[key].set(value)`: an assignment to a part of a Tensor that returns a new Tensor."""
+"""`x.at[key].set(value)` and the like: return a new Tensor in which part of x is updated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class At:
 
 
 class IndexUpdate:
-    """The object x.at[key]. Its methods return a copy of x that differs at key; x is kept."""
+    """The object x.at[key]. Its methods return a copy of x that differs at key; x does not
+    change."""
 
     __slots__ = ("_key", "_tensor")
 
@@ -34,7 +35,7 @@ class IndexUpdate:
 
     def set(self, value: Any) -> Tensor:
         """Return a copy of x with x[key] = value. If the key names an element repeatedly, the last
-        value stays.
+        value wins.
 
         >>> x = ndl.zeros(2, 2)
         >>> x.at[0, 1].set(3.0).numpy().tolist(), x.numpy().tolist()

@@ -21,7 +21,8 @@ class IndexingMethods:
 
     @property
     def at(self: Tensor) -> At:
-        """Copies of x that differ at a key: x.at[key].set(value), .add, .multiply, .max, .min."""
+        """The start of x.at[key].set(value), .add, .multiply, .max or .min, which return an updated
+        copy of x."""
         return At(self)
 
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
@@ -32,7 +33,7 @@ class IndexingMethods:
 
     @property
     def T(self: Tensor) -> Tensor:
-        """The tensor with all axes in the opposite order, as in NumPy."""
+        """The tensor with its axes in reverse order, as in NumPy."""
         return self if self.ndim < 2 else ops.permute(self, range(self.ndim)[::-1])
 
     @property
@@ -41,8 +42,8 @@ class IndexingMethods:
         return ops.transpose(self)
 
     def t(self: Tensor) -> Tensor:
-        """Return the transpose of a matrix; a vector or a number stays as it is. Raises ShapeError
-        for more axes."""
+        """Return the transpose of a matrix. A vector or a number stays as it is. Raises ShapeError
+        for more than two axes."""
         if self.ndim > 2:
             raise ShapeError(f"t: shape {self.shape} has more than two axes; use mT or permute")
         return self.T
@@ -167,8 +168,8 @@ class IndexingMethods:
         return ops.roll(self, shifts, axes)
 
     def split(self: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-        """Return parts along `axis` of these `sizes`, or of one size, as `needle.ops.split_sizes`
-        does (PyTorch's split)."""
+        """Split along `axis` into parts of these `sizes`, or of one size, as
+        `needle.ops.split_sizes` does (PyTorch's split)."""
         return ops.split_sizes(self, sizes, axis)
 
     def chunk(self: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:

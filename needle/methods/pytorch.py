@@ -18,7 +18,7 @@ from . import unchecked_ops as ops
 
 
 def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that calls `make` for a shape, by default with the dtype and device of the
+    """Return a method that calls `make` with a shape, by default with the dtype and device of the
     method's tensor."""
 
     def method(
@@ -86,8 +86,7 @@ class PyTorchMethods:
         return is_floating(self.dtype)
 
     def is_contiguous(self: Tensor) -> bool:
-        """Return whether the elements lie in memory in order, without gaps; in a trace, return
-        True."""
+        """Return whether the elements are stored in order without gaps; in a trace, return True."""
         return state.trace is not None or self.cached_data.is_compact
 
     def element_size(self: Tensor) -> int:
@@ -100,7 +99,7 @@ class PyTorchMethods:
         return self.numel() * self.element_size()
 
     def pin_memory(self: Tensor) -> Tensor:
-        """Return the tensor itself: needle does not pin memory."""
+        """Return the tensor itself, because needle does not pin memory."""
         return self
 
     @property

@@ -1,16 +1,16 @@
-"""Layers and losses, as modules with parameters; `needle.nn.functional` has them as functions.
+"""Layers and losses as modules with parameters; `needle.nn.functional` has them as functions.
 
-Sizes and counts are integers of at least 1. For other values a constructor raises TypeError or
-ValueError, which names the module, the argument and its value. Parameters are created on `device`
-(None: the CPU) in `dtype`, the name of a floating dtype. Without `bias` a layer has no bias. Norms
-add `eps` to the variance. `dropout` is a probability; it has an effect only in train mode.
-`inplace` is accepted and has no effect.
+Sizes and counts are integers of at least 1. For other values, a constructor raises TypeError or
+ValueError with a message that names the module, the argument and the value. Parameters are created
+on `device` (None: the CPU) in `dtype`, the name of a floating dtype. If `bias` is False, a layer
+has no bias. Norms add `eps` to the variance. `dropout` is a probability; it has an effect only in
+train mode. `inplace` is accepted but has no effect.
 
 For developers of this package:
 
 - Layers call functions of `functional`, which call ops.
-- Each layer declares the names and shapes that PyTorch has for its weights; `layout` converts
-  states between the two forms.
+- Each layer declares PyTorch's names and shapes for its weights; `layout` converts states between
+  needle's form and PyTorch's.
 - docs/layers.md lists the layers.
 """
 

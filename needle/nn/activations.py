@@ -1,7 +1,7 @@
 """Activations as modules; needle.nn.functional has them as functions.
 
-The activations that have the argument `inplace` in PyTorch accept it; it has no effect, because
-results are new tensors.
+Activations that have the argument `inplace` in PyTorch accept it. It has no effect, because results
+are new tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReLU(Module):
 
 
 class ReLU6(ReLU):
-    """x within [0, 6], elementwise."""
+    """x clipped to [0, 6], elementwise."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu6(x)
@@ -54,8 +54,8 @@ class Sigmoid(Module):
 
 
 class GELU(Module):
-    """x * (1 + erf(x / sqrt(2))) / 2, elementwise, or with `approximate` "tanh" its approximation
-    by tanh."""
+    """x * (1 + erf(x / sqrt(2))) / 2, elementwise; if `approximate` is "tanh", its approximation by
+    tanh."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Hardswish(ReLU):
 
 
 class Hardsigmoid(ReLU):
-    """x / 6 + 1 / 2 within [0, 1], elementwise."""
+    """x / 6 + 1 / 2 clipped to [0, 1], elementwise."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.hardsigmoid(x)
@@ -142,8 +142,8 @@ class LeakyReLU(Module):
 
 class PReLU(Module):
     """x where it is above 0, else weight * x. The learned weight (num_parameters,) has one element
-    for all channels (1), or one for each channel, the second axis of x. It starts as `init` (He et
-    al. 2015)."""
+    for all channels, or one for each channel (the second axis of x). Its initial value is `init`
+    (He et al. 2015)."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
-_constant = init.constant  # PReLU has an argument named init, like the module
+_constant = init.constant  # PReLU's argument init hides the module init
 
 
 class ELU(Module):
@@ -212,7 +212,7 @@ class Softplus(Module):
 
 
 class Hardtanh(Module):
-    """x within [min_val, max_val], elementwise."""
+    """x clipped to [min_val, max_val], elementwise."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -327,8 +327,8 @@ class Softmax2d(Module):
 
 
 class GLU(Softmax):
-    """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
-    et al. 2017). Raises ShapeError unless the axis has an even extent.
+    """a * sigmoid(b), where a and b are the first and the second half of x along the axis `dim`
+    (Dauphin et al. 2017). Raises ShapeError unless the axis has an even extent.
 
     >>> nn.GLU()(ndl.zeros(3, 8)).shape
     (3, 4)

@@ -1,4 +1,5 @@
-"""The adaptive softmax: log-probabilities of many classes; frequent classes get more features."""
+"""The adaptive softmax: log-probabilities of many classes, with more features for frequent
+classes."""
 
 from __future__ import annotations
 
@@ -26,15 +27,16 @@ class ASMoutput(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """Log-probabilities of n_classes classes for x (N, in_features) or (in_features,) and class
-    numbers y (N,) or (). The most frequent classes should have the lowest numbers. Returns
-    `output`, shaped like y, and `loss`, the mean of -output (Grave et al. 2017).
+    """Log-probabilities of the classes y (N,) or (), out of n_classes, given features x (N,
+    in_features) or (in_features,). The most frequent classes should have the lowest numbers.
+    Returns `output`, shaped like y, and `loss`, the mean of -output (Grave et al. 2017).
 
-    The head is a Linear (with a bias if `head_bias`). Its outputs are the classes below cutoffs[0]
-    and one number per further cluster. Cluster i has the classes up to the next of the `cutoffs`,
-    or up to n_classes. It consists of two Linears without biases, with in_features / div_value **
-    (i + 1) features between them. Raises ValueError unless the cutoffs ascend from 1 to below
-    n_classes and div_value is above 0, and IndexError for a class number outside 0..n_classes - 1.
+    The head is a Linear (with a bias if `head_bias`). It has one output for each class below
+    cutoffs[0] and one for each cluster of other classes. Cluster i has the classes from cutoffs[i]
+    up to the next cutoff or, for the last cluster, n_classes. It consists of two Linears without
+    biases and has in_features / div_value ** (i + 1) features between them. Raises ValueError
+    unless the cutoffs are ascending numbers in 1..n_classes - 1 and div_value is above 0. A call
+    raises IndexError for a class number outside 0..n_classes - 1.
 
     >>> layer = nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40])
     >>> layer(ndl.zeros(3, 16), ndl.tensor([0, 50, 99])).output.shape

@@ -1,4 +1,4 @@
-"""Rules for assigning an attribute of a Module: PyTorch's rules, extended to lists and dicts."""
+"""Rules for assignments to attributes of a Module: PyTorch's rules, extended to lists and dicts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .parameter import Parameter
 
 
 def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) -> None:
-    """Raise TypeError unless `value` may take the place of `before` as the attribute `name` of
-    `module`. `kind` is the class Module.
+    """Raise TypeError unless `value` may replace `before` as the attribute `name` of `module`.
+    `kind` is the class Module.
 
-    None or a Parameter may be assigned to any attribute. Only they may replace a Parameter. A
-    Module may also be replaced by a Module, and a registered buffer by a Tensor or a Module. A
-    list, tuple or dict must not have a plain Tensor where the old value has a Parameter.
+    None or a Parameter may replace any value, and nothing else may replace a Parameter. A Module
+    may also replace a Module, and a Tensor or a Module may replace a registered buffer. A list,
+    tuple or dict must not have a plain Tensor where the old value has a Parameter.
     """
     if value is None or isinstance(value, Parameter):
         return

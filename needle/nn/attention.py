@@ -20,17 +20,18 @@ from .parameter import Parameter
 
 
 class MultiheadAttention(Module):
-    """Attention of `num_heads` heads with projections of queries, keys and values and of the
-    result, with PyTorch's arguments.
+    """Attention with `num_heads` heads and projections of queries, keys, values and the result. It
+    has PyTorch's arguments.
 
-    Queries and results have embed_dim features, a multiple of num_heads (raises ValueError
-    otherwise). Keys have kdim features and values vdim (None: embed_dim). `dropout` drops attention
-    weights. With `batch_first` the batch is the first axis, otherwise the second. If the three
-    numbers of features are equal, in_proj_weight (embed_dim, 3 * embed_dim) is the weight of all
-    three projections; otherwise they have q_proj_weight, k_proj_weight and v_proj_weight. Weights
-    are drawn Xavier-uniform; biases start as zeros. With add_bias_kv every sequence gets one more
-    key and value, bias_k and bias_v (1, 1, embed_dim), drawn Xavier-normal. With add_zero_attn it
-    gets one more key and value of zeros.
+    Queries and results have embed_dim features, keys have kdim features, and values have vdim
+    (None: embed_dim). Raises ValueError unless embed_dim is a multiple of num_heads. `dropout`
+    drops attention weights. With `batch_first`, the batch is the first axis, otherwise the second.
+    If kdim and vdim equal embed_dim, all three input projections share the weight in_proj_weight
+    (embed_dim, 3 * embed_dim); otherwise their weights are q_proj_weight, k_proj_weight and
+    v_proj_weight. Weights have Xavier uniform initial values; biases start as zeros. With
+    add_bias_kv, every sequence gets an additional key and value, bias_k and bias_v (1, 1,
+    embed_dim), with Xavier normal initial values. With add_zero_attn, it gets an additional key and
+    value of zeros.
 
     >>> x = ndl.randn(2, 5, 16)
     >>> y, weights = nn.MultiheadAttention(16, num_heads=4, batch_first=True)(x, x, x)
@@ -81,7 +82,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self.bias_k = self.bias_v = None
         if add_bias_kv:
-            std = embed_dim**-0.5  # PyTorch takes both fans of this shape as embed_dim
+            std = embed_dim**-0.5  # for this shape, PyTorch uses embed_dim as both fans
             self.bias_k, self.bias_v = (
                 Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
             )
@@ -103,10 +104,10 @@ class MultiheadAttention(Module):
         """query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, L,
         ...) -> the result, like query, and the weights (B, L, S), averaged over heads, or (B,
         num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
-        add_zero_attn each make S one longer, at the end; no mask hides these keys.
+        add_zero_attn each append a key, which makes S one longer; no mask hides these keys.
 
         A bool mask is True where a query must not see a key; a float mask is added to the scores.
-        key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal query
+        key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal, query
         i sees the keys 0..i, and attn_mask may be None. Raises ShapeError for shapes that do not
         fit.
         """
@@ -189,7 +190,7 @@ class MultiheadAttention(Module):
 
 
 def _appended(x: Tensor, bias: Tensor) -> Tensor:
-    """Return x (B, length, embed_dim) with the bias (1, 1, embed_dim) after each sequence."""
+    """Return x (B, length, embed_dim) with `bias` (1, 1, embed_dim) appended to each sequence."""
     return ops.concat([x, ops.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))], 1)
 
 
@@ -208,7 +209,7 @@ def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
 
 
 class MultiHeadAttention(Module):
-    """softmax(q k^T / sqrt(dim) [+ mask]) v for each head; no parameters.
+    """softmax(q k^T / sqrt(dim) [+ mask]) v for each head, without parameters.
 
     Takes q (B, heads, queries, dim), k and v (B, heads, keys, dim). Returns the result (B, heads,
     queries, dim) and the weights after dropout (B, heads, queries, keys). With `causal`, a query
@@ -243,8 +244,8 @@ class AttentionLayer(Module):
 
     q, k and v are each normalized and projected (without bias) to `num_head` heads of `dim_head`;
     the concatenated results of the heads are projected (without bias) to out_features. k (B, keys,
-    k_features) and v (B, keys, v_features) default to q, and feature counts to q_features.
-    `dropout` drops weights; if `causal`, a query does not see later keys.
+    k_features) and v (B, keys, v_features) default to q, and the numbers of features to q_features.
+    `dropout` drops attention weights; if `causal`, a query does not see later keys.
     """
 
     def __init__(

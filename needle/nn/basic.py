@@ -1,4 +1,4 @@
-"""Linear layers, dropout and changes of shape."""
+"""Linear layers, dropout, and layers that change shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tying import Tying
 
 
 class Identity(Module):
-    """y = x. Arguments are accepted and have no effect, as in PyTorch."""
+    """y = x. Arguments are accepted but have no effect, as in PyTorch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class Identity(Module):
 class Linear(Tying):
     """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
-    weight (in_features, out_features) and bias (1, out_features) are drawn uniformly from +-1 /
-    sqrt(in_features). For weight tying, assign the weight of an Embedding (out_features,
+    weight (in_features, out_features) and bias (1, out_features) are drawn uniformly between -b and
+    b = 1 / sqrt(in_features). For weight tying, assign the weight of an Embedding (out_features,
     in_features); the product then uses its transpose.
 
     >>> layer = nn.Linear(3, 4)
@@ -83,7 +83,7 @@ class Bilinear(Module):
     (..., in1_features), (..., in2_features) -> (..., out_features).
 
     weight (in1_features, in2_features, out_features) and bias (out_features,) are drawn uniformly
-    from +-1 / sqrt(in1_features).
+    between -b and b = 1 / sqrt(in1_features).
     """
 
     _parameter_names = frozenset({"weight", "bias"})
@@ -123,7 +123,7 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """Merge the axes from `start_dim` to `end_dim` (included) into one: by default (B, ...) -> (B,
+    """Merge the axes from `start_dim` to `end_dim`, inclusive, into one: by default (B, ...) -> (B,
     product of the rest). Raises ShapeError for axes that x does not have.
 
     >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
@@ -143,8 +143,8 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Split the axis `dim` into axes of the extents `unflattened_size`, one of which may be -1.
-    Raises ShapeError if they do not fit."""
+    """Split the axis `dim` into axes with the extents `unflattened_size`, one of which may be -1.
+    Raises ShapeError if the extents do not fit."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Unflatten(Module):
 
 class Dropout(Module):
     """In train mode, zero each element with probability `p` and scale the rest by 1 / (1 - p).
-    `inplace` is accepted and has no effect.
+    `inplace` is accepted but has no effect.
 
     >>> layer = nn.Dropout(0.5)
     >>> sorted(set(layer(ndl.ones(100)).tolist())), layer.eval()(ndl.ones(2)).tolist()
@@ -181,23 +181,23 @@ class Dropout(Module):
 
 
 class Dropout2d(Dropout):
-    """Like Dropout with the probability `p`, for whole channels of x (N, channels, ...) (Tompson et
-    al. 2014)."""
+    """Like Dropout with probability `p`, but zeros whole channels of x (N, channels, ...) (Tompson
+    et al. 2014)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout2d(x, self.p, self.training)
 
 
 class Dropout1d(Dropout):
-    """Like Dropout with the probability `p`, for whole channels of x (N, channels, L) or (channels,
-    L)."""
+    """Like Dropout with probability `p`, but zeros whole channels of x (N, channels, L) or
+    (channels, L)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout1d(x, self.p, self.training)
 
 
 class Dropout3d(Dropout):
-    """Like Dropout with the probability `p`, for whole channels of x (N, channels, D, H, W) or
+    """Like Dropout with probability `p`, but zeros whole channels of x (N, channels, D, H, W) or
     (channels, D, H, W)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -206,14 +206,14 @@ class Dropout3d(Dropout):
 
 class AlphaDropout(Dropout):
     """In train mode, set each element to SELU's least value with probability `p`, then scale and
-    shift all elements so that mean 0 and variance 1 are kept (Klambauer et al. 2017)."""
+    shift all elements so that a mean of 0 and a variance of 1 are kept (Klambauer et al. 2017)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.alpha_dropout(x, self.p, self.training)
 
 
 class FeatureAlphaDropout(Dropout):
-    """Like AlphaDropout with the probability `p`, for whole channels of x (N, channels, ...)."""
+    """Like AlphaDropout with probability `p`, but drops whole channels of x (N, channels, ...)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.feature_alpha_dropout(x, self.p, self.training)
@@ -236,8 +236,8 @@ class ChannelShuffle(Module):
 
 
 class Unfold(Module):
-    """The patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). The arguments are
-    as in `needle.unfold`."""
+    """Return the patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). The
+    arguments are as in `needle.unfold`."""
 
     def __init__(
         self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
@@ -257,8 +257,8 @@ class Unfold(Module):
 
 
 class Fold(Unfold):
-    """Images (N, C, *output_size) from patches (N, C * kh * kw, patches), which are summed where
-    they overlap. The arguments are as in `needle.fold`."""
+    """Return images (N, C, *output_size) assembled from patches (N, C * kh * kw, patches), which
+    are summed where they overlap. The arguments are as in `needle.fold`."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Fold(Unfold):
 
 
 class PairwiseDistance(Module):
-    """The p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1."""
+    """The p-norm of x1 - x2 + eps along the last axis. `keepdim` keeps that axis with extent 1."""
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         super().__init__()

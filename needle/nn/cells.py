@@ -1,7 +1,7 @@
-"""Cells of recurrent layers: one step of a plain RNN, an LSTM and a GRU.
+"""Cells of recurrent layers: single steps of a plain RNN, an LSTM and a GRU.
 
 As in PyTorch, gates have the order i, f, g, o (LSTM) and r, z, n (GRU). Weights are drawn uniformly
-from +-1 / sqrt(hidden_size).
+between -b and b = 1 / sqrt(hidden_size).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 
 
 class Cell(Module):
-    """Base of the cells. It maps the input and the state to the pre-activations of `gates`
+    """Base class of the cells, which map the input and the state to the pre-activations of `gates`
     gates."""
 
     _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
@@ -55,7 +55,7 @@ class Cell(Module):
         self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
 
     def project(self, X: Tensor) -> Tensor:
-        """Return the input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
+        """Return the input's pre-activations: (..., input_size) -> (..., gates * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         if self.bias_ih is None or self.bias_hh is None:
             return y
@@ -92,7 +92,8 @@ class Cell(Module):
 class RNNCell(Cell):
     """h' = nonlinearity(X @ W_ih + bias_ih + h @ W_hh + bias_hh), with "tanh" or "relu".
 
-    W_ih (input_size, hidden_size), W_hh (hidden_size, hidden_size), biases (hidden_size,) or None.
+    W_ih is (input_size, hidden_size) and W_hh (hidden_size, hidden_size); the biases are
+    (hidden_size,) or None.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class RNNCell(Cell):
         dtype: str = "float32",
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
-        if nonlinearity not in tuple(_NONLINEARITIES):  # a tuple, for unhashable values
+        if nonlinearity not in tuple(_NONLINEARITIES):  # a tuple takes unhashable values
             known = " or ".join(map(repr, _NONLINEARITIES))
             raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
         self.nonlinearity = nonlinearity
@@ -126,8 +127,8 @@ class LSTMCell(Cell):
     """i, f, g, o = X @ W_ih + bias_ih + h @ W_hh + bias_hh, side by side;
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g); h' = sigmoid(o) * tanh(c').
 
-    W_ih (input_size, 4 * hidden_size), W_hh (hidden_size, 4 * hidden_size), biases
-    (4 * hidden_size,) or None.
+    W_ih is (input_size, 4 * hidden_size), W_hh is (hidden_size, 4 * hidden_size), and the biases
+    are (4 * hidden_size,) or None.
 
     >>> h, c = nn.LSTMCell(3, 4)(ndl.zeros(2, 3))
     >>> h.shape, c.shape
@@ -151,17 +152,18 @@ class LSTMCell(Cell):
 
 
 class GRUCell(Cell):
-    """r, z, n = the parts of X @ W_ih + bias_ih; r', z', n' = the parts of h @ W_hh + bias_hh;
-    r = sigmoid(r + r'), z = sigmoid(z + z'), n = tanh(n + r * n'); h' = (1 - z) * n + z * h.
+    """a_r, a_z, a_n = X @ W_ih + bias_ih and b_r, b_z, b_n = h @ W_hh + bias_hh, each side by side;
+    r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z), n = tanh(a_n + r * b_n), and h' = (1 - z) * n +
+    z * h.
 
-    W_ih (input_size, 3 * hidden_size), W_hh (hidden_size, 3 * hidden_size), biases
-    (3 * hidden_size,) or None (Cho et al. 2014; the reset gate is applied as in PyTorch).
+    W_ih is (input_size, 3 * hidden_size), W_hh is (hidden_size, 3 * hidden_size), and the biases
+    are (3 * hidden_size,) or None (Cho et al. 2014; the reset gate is applied as in PyTorch).
     """
 
     gates = 3
 
     def project(self, X: Tensor) -> Tensor:
-        """Return the input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
+        """Return the input's pre-activations: (..., input_size) -> (..., 3 * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         return y if self.bias_ih is None else y + self.bias_ih
 
@@ -180,7 +182,8 @@ class GRUCell(Cell):
 
 
 def pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
-    """Return the state (h, c) of an LSTM, or None. Raises TypeError for anything else."""
+    """Return `h` as an LSTM's state (h, c), or None if it is None. Raises TypeError for any other
+    value."""
     if h is None:
         return None
     if not isinstance(h, (tuple, list)) or len(h) != 2:

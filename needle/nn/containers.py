@@ -19,8 +19,8 @@ def check_module(owner: str, what: str, module: Any) -> None:
 
 
 class _Held(tuple[Module, ...]):
-    """The modules of a Sequential, its `owner`. The course calls this attribute `modules`, which
-    hides the method `Module.modules`; calling this tuple calls the method."""
+    """The modules of the Sequential `owner`. In the course, `modules` is an attribute, which hides
+    the method `Module.modules`; calling this tuple calls the method."""
 
     owner: Sequential
 
@@ -30,9 +30,10 @@ class _Held(tuple[Module, ...]):
 
 
 class Sequential(Module):
-    """Modules applied one after the other. An index returns a module, a slice a Sequential.
+    """Modules applied one after the other. An index returns a module, and a slice a Sequential.
 
-    A dict of modules by name may be the only argument; layout="torch" then uses these names.
+    The only argument may instead be a dict from names to modules; layout="torch" then uses these
+    names.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model(ndl.zeros(3, 4)).shape, len(model[:2])
@@ -59,8 +60,9 @@ class Sequential(Module):
 
     @property
     def modules(self) -> Any:
-        """The modules, a tuple. Calling it lists this Sequential and every module below it."""
-        # Built at each use: a stored tuple and the Sequential would refer to each other.
+        """The modules, as a tuple. Calling the tuple lists this Sequential and every module below
+        it."""
+        # Built at each use, because a stored tuple and the Sequential would refer to each other.
         held = _Held(vars(self)["modules"])
         held.owner = self
         return held
@@ -75,7 +77,7 @@ class Sequential(Module):
         return x
 
     def names(self) -> tuple[str, ...]:
-        """Return PyTorch's names of the modules: the given names, otherwise "0", "1" ..."""
+        """Return PyTorch's names of the modules: the names in the dict, otherwise "0", "1" ..."""
         return self._names or tuple(map(str, range(len(self.modules))))
 
     def torch_layout(self) -> Layout:
@@ -114,8 +116,8 @@ class Sequential(Module):
         return self
 
     def insert(self, index: int, module: Module) -> Sequential:
-        """Put a module before the module at `index`. If the modules have names, the name of the new
-        module is the number of modules before the call. Returns self."""
+        """Insert a module before the module at `index`. If the modules have names, the new module's
+        name is the number of modules before the call. Returns self."""
         modules, names = list(self.modules), list(self.names())
         names.insert(index, str(len(modules)))
         modules.insert(index, module)
@@ -135,7 +137,7 @@ class Residual(Module):
 
 
 class _Numbered(Module):
-    """Base of the lists: items are the attributes "0", "1" ..., as in PyTorch."""
+    """Base class of the lists, whose items are the attributes "0", "1" ..., as in PyTorch."""
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__()
@@ -148,8 +150,8 @@ class _Numbered(Module):
         return [value for name, value in vars(self).items() if name.isdigit()]
 
     def _fill(self, items: list[Any]) -> None:
-        """Make `items` the list's items. Raises TypeError for an item of another kind, without any
-        change."""
+        """Replace the list's items with `items`. Raises TypeError for an item of another kind,
+        before any change."""
         items = [self._item(i, item) for i, item in enumerate(items)]
         for i in range(len(self)):
             delattr(self, str(i))
@@ -185,7 +187,7 @@ class _Numbered(Module):
         return self
 
     def insert(self, index: int, item: Any) -> Any:
-        """Put an item before the item at `index`. Returns self."""
+        """Insert an item before the item at `index`. Returns self."""
         items = self._items()
         items.insert(index, item)
         self._fill(items)
@@ -193,7 +195,7 @@ class _Numbered(Module):
 
 
 class _Named(Module):
-    """Base of the dicts: each item is an attribute, whose name is the item's key."""
+    """Base class of the dicts, in which each item is an attribute named by its key."""
 
     def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__()
@@ -204,8 +206,8 @@ class _Named(Module):
         raise NotImplementedError
 
     def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Set items by key; new keys come last. Raises KeyError for a key that cannot be the name
-        of an attribute here, TypeError for an item of another kind."""
+        """Set items by key; new keys come last. Raises KeyError for a key that cannot be an
+        attribute's name, and TypeError for an item of another kind."""
         pairs = items.items() if isinstance(items, Mapping) else items
         for key, item in pairs:
             self[key] = item
@@ -273,7 +275,7 @@ def _as_parameter(owner: Module, key: Any, item: Any) -> Tensor:
 
 
 class ModuleList(_Numbered):
-    """A list of modules, `items`, named "0", "1" ...; it has no forward. Slices are ModuleLists.
+    """A list of the modules `items`, named "0", "1" ..., without a forward. Slices are ModuleLists.
 
     Raises TypeError for an item that is not a Module.
 
@@ -287,7 +289,7 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(_Named):
-    """Modules by name, `items`; it has no forward. Iteration is over the keys.
+    """A dict `items` from names to modules, without a forward. Iteration is over the keys.
 
     Raises TypeError for an item that is not a Module. Raises KeyError for a key that is not a str,
     has a "." or is an attribute of every ModuleDict ("keys", "training" ...).
@@ -298,7 +300,7 @@ class ModuleDict(_Named):
 
 
 class ParameterList(_Numbered):
-    """A list of Parameters, `items`, named "0", "1" ...; other Tensors become Parameters. Slices
+    """A list of the Parameters `items`, named "0", "1" ...; other Tensors become Parameters. Slices
     are ParameterLists. Raises TypeError for an item that is not a Tensor."""
 
     def _item(self, i: int, item: Any) -> Tensor:
@@ -309,8 +311,9 @@ class ParameterList(_Numbered):
 
 
 class ParameterDict(_Named):
-    """Parameters by name, `items`; other Tensors become Parameters. Iteration is over the keys.
-    Raises TypeError for an item that is not a Tensor. Raises KeyError as in ModuleDict."""
+    """A dict `items` from names to Parameters; other Tensors become Parameters. Iteration is over
+    the keys. Raises TypeError for an item that is not a Tensor. Raises KeyError as in
+    ModuleDict."""
 
     def _item(self, key: Any, item: Any) -> Tensor:
         return _as_parameter(self, key, item)

@@ -21,9 +21,10 @@ class Conv(Module):
     """2-D convolution: (N, in_channels, H, W) -> (N, out_channels, rows, columns).
 
     kernel_size, stride, padding and dilation are ints or pairs (rows, columns); padding None means
-    kernel_size // 2, which keeps the extents at stride 1. weight (kh, kw, in_channels / groups,
-    out_channels) and bias (out_channels,) are drawn uniformly from +-1 / sqrt(kh * kw *
-    in_channels / groups). Raises ValueError unless groups divides both channel counts.
+    kernel_size // 2, which keeps the extents for odd kernels with stride and dilation 1. weight
+    (kh, kw, in_channels / groups, out_channels) and bias (out_channels,) are drawn uniformly
+    between -b and b = 1 / sqrt(kh * kw * in_channels / groups). Raises ValueError unless groups
+    divides both channel counts.
     """
 
     _parameter_names = frozenset({"weight", "bias"})
@@ -50,7 +51,7 @@ class Conv(Module):
             raise ValueError(
                 f"{name}: groups {groups} does not divide {in_channels} and {out_channels} channels"
             )
-        stay = padding is None  # then the extents stay the same at stride 1
+        stay = padding is None  # pad so that stride 1 keeps the extents
         kernel = as_window(name, kernel_size, stride, 0 if stay else padding, dilation).kernel
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -84,7 +85,7 @@ class Conv(Module):
 
 
 class _Convolution(Module):
-    """Base of convolutions of `axes` dimensions with PyTorch's arguments."""
+    """Base class of convolutions over `axes` dimensions, with PyTorch's arguments."""
 
     _parameter_names = frozenset({"weight", "bias"})
 
@@ -128,8 +129,7 @@ class _Convolution(Module):
             self._check_least("padding", self.padding, 0)
         for what in ("kernel_size", "stride", "dilation"):
             self._check_least(what, getattr(self, what), 1)
-        # The weight of a transpose has the shape of the weight of the convolution that it
-        # transposes.
+        # A transposed convolution has a weight of the same shape as the convolution it transposes.
         ends = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         shape = (*self.kernel_size, ends[0] // groups, ends[1])
         bound = prod(shape[:-1]) ** -0.5
@@ -155,11 +155,11 @@ class Conv2d(_Convolution):
     columns).
 
     kernel_size, stride, padding and dilation are ints or pairs (rows, columns). padding is the
-    number of zeros on both sides, 0 by default, or "valid" (0) or "same" (keeps the extents; needs
-    stride 1). padding_mode "reflect", "replicate" or "circular" pads with values of the input
+    number of zeros on each side, 0 by default; or it is "valid" (0) or "same" (keeps the extents;
+    needs stride 1). padding_mode "reflect", "replicate" or "circular" pads with values of the input
     instead of zeros. weight (kh, kw, in_channels / groups, out_channels) and bias (out_channels,)
-    are drawn uniformly from +-1 / sqrt(kh * kw * in_channels / groups). Raises ValueError unless
-    groups divides both channel counts.
+    are drawn uniformly between -b and b = 1 / sqrt(kh * kw * in_channels / groups). Raises
+    ValueError unless groups divides both channel counts.
 
     >>> layer = nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
     >>> layer(ndl.zeros(1, 3, 32, 32)).shape, layer.weight.shape
@@ -201,16 +201,17 @@ class Conv2d(_Convolution):
 
 
 class Conv1d(Conv2d):
-    """1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight (k, in_channels /
-    groups, out_channels). Otherwise it is like Conv2d, with single numbers instead of pairs."""
+    """1-D convolution: (N, in_channels, L) -> (N, out_channels, length). The weight is (k,
+    in_channels / groups, out_channels). Otherwise like Conv2d, with single numbers instead of
+    pairs."""
 
     axes = 1
     _torch_axes: ClassVar = {"weight": (2, 1, 0)}
 
 
 class Conv3d(Conv2d):
-    """3-D convolution: (N, in_channels, D, H, W) -> (N, out_channels, planes, rows, columns);
-    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise it is like Conv2d, with three
+    """3-D convolution: (N, in_channels, D, H, W) -> (N, out_channels, planes, rows, columns). The
+    weight is (kd, kh, kw, in_channels / groups, out_channels). Otherwise like Conv2d, with three
     numbers instead of pairs."""
 
     axes = 3
@@ -221,10 +222,10 @@ class ConvTranspose2d(_Convolution):
     """The transpose of a 2-D convolution: (N, in_channels, rows, columns) -> (N, out_channels, H,
     W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) + output_padding + 1.
 
-    weight (kh, kw, out_channels / groups, in_channels), which has the layout of the weight of the
-    convolution that this layer transposes, and bias (out_channels,) are drawn uniformly from
-    +-1 / sqrt(kh * kw * out_channels / groups). Raises ValueError unless output_padding is below
-    the stride or below the dilation of its axis. Otherwise it is like Conv2d.
+    weight (kh, kw, out_channels / groups, in_channels) and bias (out_channels,) are drawn uniformly
+    between -b and b = 1 / sqrt(kh * kw * out_channels / groups). The weight has the layout of the
+    convolution that this layer transposes. Raises ValueError unless each output_padding is below
+    the stride or the dilation along its axis. Otherwise like Conv2d.
 
     >>> nn.ConvTranspose2d(8, 3, kernel_size=4, stride=2, padding=1)(ndl.zeros(1, 8, 16, 16)).shape
     (1, 3, 32, 32)
@@ -266,8 +267,8 @@ class ConvTranspose2d(_Convolution):
 
 
 class ConvTranspose1d(ConvTranspose2d):
-    """The transpose of a 1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight
-    (k, out_channels / groups, in_channels). Otherwise it is like ConvTranspose2d."""
+    """The transpose of a 1-D convolution: (N, in_channels, L) -> (N, out_channels, length). The
+    weight is (k, out_channels / groups, in_channels). Otherwise like ConvTranspose2d."""
 
     axes = 1
     _torch_axes: ClassVar = {"weight": (2, 1, 0)}
@@ -275,8 +276,8 @@ class ConvTranspose1d(ConvTranspose2d):
 
 class ConvTranspose3d(ConvTranspose2d):
     """The transpose of a 3-D convolution: (N, in_channels, planes, rows, columns) -> (N,
-    out_channels, D, H, W); weight (kd, kh, kw, out_channels / groups, in_channels). Otherwise it is
-    like ConvTranspose2d, with three numbers instead of pairs."""
+    out_channels, D, H, W). The weight is (kd, kh, kw, out_channels / groups, in_channels).
+    Otherwise like ConvTranspose2d, with three numbers instead of pairs."""
 
     axes = 3
     _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}

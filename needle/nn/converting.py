@@ -1,5 +1,5 @@
-"""Methods of a Module that move and cast all its parameters and buffers, and set whether they
-learn."""
+"""Methods of a Module that move and cast all its parameters and buffers, or set whether parameters
+require gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = TypeVar("S", bound="Converting")
 
 
 class Found(list[T]):
-    """A list that also works with `next`, like PyTorch's iterators: `next(m.parameters())`."""
+    """A list that also works with `next`, as PyTorch's iterators do: `next(m.parameters())`."""
 
     _left: Iterator[T] | None = None
 
@@ -29,7 +29,7 @@ class Found(list[T]):
 
 
 def once(items: list[tuple[str, Any]], kind: type) -> Found[tuple[str, Any]]:
-    """Return the items of class `kind`, each once, under its first name."""
+    """Return the items of class `kind` without repetitions, each under its first name."""
     seen: set[int] = set()
     found: Found[tuple[str, Any]] = Found()
     for name, item in items:
@@ -53,7 +53,7 @@ class Converting:
     ) -> S:
         """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
         `to("float16")`, or both. Returns self. Raises TypeError for a value that is neither a
-        device nor a dtype, and for an integer or bool dtype. `non_blocking` is accepted and has no
+        device nor a dtype, and for an integer or bool dtype. `non_blocking` is accepted but has no
         effect.
 
         >>> nn.Linear(2, 2).to("float16").weight.dtype
@@ -100,9 +100,9 @@ class Converting:
         return self.to("cuda" if device is None else device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None, or with `set_to_none` False to zeros."""
+        """Set the gradients of all parameters to None or, if `set_to_none` is False, to zeros."""
         for parameter in self.parameters():
-            # Do not read a gradient that is dropped: a trace records every read.
+            # Do not read a gradient that is only dropped, because a trace records every read.
             grad = None if set_to_none else parameter.grad
             parameter.grad = None if grad is None else init.zeros_like(grad)
 

@@ -1,4 +1,4 @@
-"""Embeddings: rows of a table, by number."""
+"""Embeddings: rows of a table, looked up by index."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from .tying import Tying
 
 
 class Embedding(Tying):
-    """Replace each number of x by the row of the weight with this number: (...) -> (...,
-    embedding_dim).
+    """Replace each index in x with that row of the weight: (...) -> (..., embedding_dim).
 
-    weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x has
-    integers (raises TypeError otherwise). Raises IndexError for a number without a row. The row
+    weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. Raises
+    TypeError unless x holds integers, and IndexError for an index without a row. The row
     `padding_idx` starts as zeros and gets no gradient. With max_norm, each row that is looked up
-    and has a longer norm (of `norm_type`) is scaled down to max_norm, as in
-    `nn.functional.embedding`. Raises ValueError for `sparse`: gradients are never sparse. For
-    weight tying, assign the weight of a Linear (embedding_dim, num_embeddings); with a max_norm
-    this raises ValueError.
+    and has a larger norm (of order `norm_type`) is scaled down to max_norm, as in
+    `nn.functional.embedding`. Raises ValueError for `sparse`, because gradients are never sparse.
+    For weight tying, assign the weight of a Linear (embedding_dim, num_embeddings); with a
+    max_norm, a call then raises ValueError.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
@@ -68,8 +67,8 @@ class Embedding(Tying):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """Return a layer whose weight has the values of `embeddings` (count, dim). The weight
-        learns unless `freeze`; padding_idx is as in Embedding. Raises ShapeError for any other
-        number of axes."""
+        requires a gradient unless `freeze`; padding_idx is as in Embedding. Raises ShapeError
+        unless `embeddings` has two axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
             raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are not a matrix")
@@ -101,13 +100,13 @@ class Embedding(Tying):
 
 
 class EmbeddingBag(Embedding):
-    """For each bag of numbers, the sum, mean or largest elements (`mode`: "sum", "mean", "max") of
-    the rows of the weight (num_embeddings, embedding_dim) with these numbers.
+    """Look up the rows of the weight (num_embeddings, embedding_dim) for each bag of indices, and
+    return their elementwise sum, mean or maximum (`mode`: "sum", "mean", "max").
 
-    x is (bags, numbers), or (n,) with `offsets` (bags,): the first position of each bag, ascending
-    from 0. The result is (bags, embedding_dim), with zeros for an empty bag. Rows of padding_idx do
-    not count. per_sample_weights, of x's shape, multiply the rows of a sum. max_norm, norm_type and
-    `sparse` are as in Embedding.
+    x is (bags, indices per bag), or (n,) with `offsets` (bags,), the first position of each bag,
+    ascending from 0. The result is (bags, embedding_dim), with zeros for an empty bag. The row
+    padding_idx does not count. per_sample_weights, of x's shape, multiply the rows of a sum.
+    max_norm, norm_type and `sparse` are as in Embedding.
     """
 
     def __init__(

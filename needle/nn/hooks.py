@@ -1,4 +1,4 @@
-"""Functions that run before or after a module's forward."""
+"""Hooks: functions that run before or after a module's forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Hooked(Protocol):
 class Hook:
     """A registered hook; `remove` removes it from its module."""
 
-    # Wraps the function, so that a hook that is a Module does not become part of the state.
+    # This class wraps the function, so that a hook that is a Module does not become part of the
+    # state.
     __slots__ = ("before", "fn", "module", "with_kwargs")
 
     def __init__(self, module: Hooked, fn: Callable[..., Any], before: bool, kwargs: bool) -> None:
@@ -28,7 +29,7 @@ class Hook:
         module._hooks = (*module._hooks, self)
 
     def remove(self) -> None:
-        """Take the hook off its module; a second call does nothing."""
+        """Remove the hook from its module; a second call does nothing."""
         self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
 
     def __enter__(self) -> Hook:
@@ -39,8 +40,8 @@ class Hook:
 
 
 def call(module: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `module.forward(*args, **kwargs)` and the module's hooks, in the order of their
-    registration; return the output."""
+    """Run `module.forward(*args, **kwargs)` and the module's hooks, in their order of registration,
+    and return the output."""
     hooks = module._hooks
     for hook in hooks:
         if not hook.before:

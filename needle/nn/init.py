@@ -1,10 +1,10 @@
 """PyTorch's initialisers, which fill a Tensor or Parameter in place and return it.
 
 They record no gradient, and draw from needle's generator. Fans, rows, columns and filters refer to
-PyTorch's shape of the tensor. A Parameter of a layer knows this shape; the shape of any other
-Tensor is taken to be (out, in, ...). The weight of `nn.Linear(3, 4)` is (3, 4) here and (4, 3) in
-PyTorch, so its fans are 3 in and 4 out. A bias of Linear, (1, out) here, has no fans. `needle.init`
-makes new tensors instead.
+the tensor's shape in PyTorch. A layer's Parameter knows this shape; any other Tensor is assumed to
+be (out, in, ...). The weight of `nn.Linear(3, 4)` is (3, 4) in needle and (4, 3) in PyTorch, so its
+fan-in is 3 and its fan-out 4. The bias of a Linear, (1, out) in needle, has no fans. The functions
+of `needle.init` create new tensors instead.
 
 All raise TypeError for an argument that is not a Tensor or not floating, and ValueError for a shape
 without fans.
@@ -47,8 +47,8 @@ _GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the gain for weights before this `nonlinearity`, the name of a function in
-    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). Raises ValueError for
-    any other name."""
+    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). Raises ValueError for an
+    unknown name."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else finite("calculate_gain", "param", param)
         return math.sqrt(2 / (1 + slope**2))
@@ -59,7 +59,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Fill `tensor` with numbers uniform on [a, b)."""
+    """Fill `tensor` with numbers drawn uniformly from [a, b)."""
     _check("uniform_", tensor)
     low, high = finite("uniform_", "a", a), finite("uniform_", "b", b)
     return _drawn_uniform(tensor, low, high)
@@ -74,8 +74,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
-    """Fill `tensor` with numbers from the normal distribution with this `mean` and `std`, cut to
-    [a, b]. Raises ValueError if `a` is above b."""
+    """Fill `tensor` with numbers from the normal distribution with this `mean` and `std`, truncated
+    to [a, b]. Raises ValueError if `a` is above b."""
     _check("trunc_normal_", tensor)
     for what, value in (("mean", mean), ("a", a), ("b", b)):
         finite("trunc_normal_", what, value)
@@ -83,7 +83,7 @@ def trunc_normal_(
         raise ValueError(f"trunc_normal_: std {std} is not above 0, or a {a} is above b {b}")
 
     def below(x: float) -> float:
-        """Return the share of the normal distribution below x, from -1 to 1."""
+        """Return the fraction of the normal distribution below x, scaled to -1..1."""
         return math.erf((x - mean) / (std * math.sqrt(2)))
 
     drawn = init.rand(*tensor.shape, low=below(a), high=below(b), dtype="float64")
@@ -110,7 +110,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Fill `tensor`, a matrix, with the identity. Raises ValueError for any other number of
+    """Fill the matrix `tensor` with the identity. Raises ValueError for any other number of
     axes."""
     _check("eye_", tensor, floating=False)
     shape = _torch_shape(tensor)
@@ -120,9 +120,9 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Fill `tensor`, the weight of a convolution with `groups`, so that the convolution passes on
-    as many of its input channels as it can. Raises ValueError unless the weight has 3 to 5 axes and
-    groups divides the number of filters."""
+    """Fill `tensor`, the weight of a convolution with `groups`, so that the convolution passes as
+    many input channels as possible through unchanged. Raises ValueError unless the weight has 3 to
+    5 axes and groups divides the number of filters."""
     _check("dirac_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) not in (3, 4, 5):
@@ -139,8 +139,8 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill `tensor` with numbers uniform on +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and
-    Bengio 2010).
+    """Fill `tensor` with numbers drawn uniformly between -b and b = gain * sqrt(6 / (fan_in +
+    fan_out)) (Glorot and Bengio 2010).
 
     >>> layer = nn.Linear(3, 3)
     >>> bool((nn.init.xavier_uniform_(layer.weight).abs() <= 1.0).all())
@@ -152,8 +152,8 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill `tensor` with normal numbers, std = gain * sqrt(2 / (fan_in + fan_out)) (Glorot and
-    Bengio 2010)."""
+    """Fill `tensor` with normally distributed numbers with std = gain * sqrt(2 / (fan_in +
+    fan_out)) (Glorot and Bengio 2010)."""
     fans = _fans("xavier_normal_", tensor)
     std = not_negative("xavier_normal_", "gain", gain) * math.sqrt(2 / sum(fans))
     return _drawn_normal(tensor, 0.0, std)
@@ -162,9 +162,9 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Fill `tensor` with numbers uniform on +-gain * sqrt(3 / fan), where `mode` is the fan
-    ("fan_in" or "fan_out") and the gain is `calculate_gain` of the `nonlinearity` with the slope
-    `a` (He et al. 2015). Raises ValueError for any other mode."""
+    """Fill `tensor` with numbers drawn uniformly between -b and b = gain * sqrt(3 / fan), where
+    `mode` names the fan ("fan_in" or "fan_out") and the gain is that of `calculate_gain` for the
+    `nonlinearity` with the slope `a` (He et al. 2015). Raises ValueError for any other mode."""
     bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _drawn_uniform(tensor, -bound, bound)
 
@@ -172,16 +172,16 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Fill `tensor` with normal numbers, std = gain / sqrt(fan), otherwise like kaiming_uniform_,
-    with its a, mode and nonlinearity (He et al. 2015)."""
+    """Fill `tensor` with normally distributed numbers with std = gain / sqrt(fan). `a`, mode and
+    nonlinearity are as in kaiming_uniform_ (He et al. 2015)."""
     std = _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity)
     return _drawn_normal(tensor, 0.0, std)
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill `tensor`, read as a matrix whose columns are all axes after the first, with `gain` times
-    a matrix of orthonormal rows, or of orthonormal columns if it has more rows than columns (Saxe
-    et al. 2014). Raises ValueError for fewer than two axes."""
+    """Fill `tensor`, read as a matrix in which all axes after the first are merged into columns,
+    with `gain` times a matrix with orthonormal rows or, if it has more rows than columns,
+    orthonormal columns (Saxe et al. 2014). Raises ValueError for fewer than two axes."""
     _check("orthogonal_", tensor)
     gain, shape = finite("orthogonal_", "gain", gain), _torch_shape(tensor)
     if len(shape) < 2:
@@ -196,8 +196,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Fill `tensor`, a matrix, with normal numbers of this `std`, and set a share `sparsity` of
-    each column to 0 (Martens 2010). Raises ValueError for any other number of axes."""
+    """Fill the matrix `tensor` with normally distributed numbers with this `std`, and set the
+    fraction `sparsity` of each column to 0 (Martens 2010). Raises ValueError for any other number
+    of axes."""
     _check("sparse_", tensor)
     shape = _torch_shape(tensor)
     if len(shape) != 2:
@@ -221,7 +222,7 @@ def _torch_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fans(owner: str, tensor: Any) -> tuple[int, int]:
-    """Return (in, out): the number of inputs of each output, and of outputs of each input."""
+    """Return (in, out): the number of inputs per output, and the number of outputs per input."""
     _check(owner, tensor)
     shape = _torch_shape(tensor)
     if len(shape) < 2 or not tensor.size:
@@ -249,14 +250,14 @@ def _drawn_normal(tensor: Tensor, mean: float, std: float) -> Tensor:
 
 
 def _arranged(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """Write `values`, which have PyTorch's shape, into `tensor` and return it."""
+    """Write `values`, which have PyTorch's shape, to `tensor` and return it."""
     axes = stored("", tensor).axes
     values = values if axes is None else values.transpose(np.argsort(axes))
     return _filled(tensor, make_const(values))
 
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
-    """Write `values` into the memory of `tensor` and return it."""
+    """Write `values` to the memory of `tensor` and return it."""
     overwrite(tensor, values.to(tensor.device))
     return tensor
 

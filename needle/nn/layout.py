@@ -1,9 +1,10 @@
 """PyTorch's names and layouts of a module's tensors, for `state_dict(layout="torch")`.
 
-Weights of needle's layers are multiplied from the right: Linear has (in, out), a convolution
-(rows, columns, in, out). PyTorch has (out, in) and (out, in, rows, columns). Each layer declares in
-`_torch_axes` how PyTorch stores its Parameters (a Parameter keeps its entry), and other differences
-in `Module.torch_layout`. All other names and shapes are the same in needle and PyTorch.
+In needle's layers, inputs are multiplied by weights from the right: the weight of Linear is (in,
+out), that of a convolution (rows, columns, in, out). In PyTorch they are (out, in) and (out, in,
+rows, columns). Each layer declares in `_torch_axes` how PyTorch stores its Parameters (a Parameter
+keeps its entry), and in `Module.torch_layout` all other differences. All other names and shapes are
+the same in needle and PyTorch.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ LAYOUTS = ("needle", "torch")
 
 class Form(NamedTuple):
     """How PyTorch stores a tensor: under `name`, with needle's axes in the order `axes` (None:
-    unchanged), and if `flat` without the first axis, of extent 1. A module has only a name."""
+    unchanged) and, if `flat`, without the first axis, which has extent 1. For a module, only the
+    name counts."""
 
     name: str
     axes: tuple[int, ...] | None = None
     flat: bool = False
 
     def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """Return PyTorch's shape of a tensor whose shape is `own` here."""
+        """Return the shape in PyTorch of a tensor whose shape in needle is `own`."""
         own = own if self.axes is None else tuple(own[axis] for axis in self.axes)
         return own[1:] if self.flat else own
 
@@ -51,8 +53,8 @@ class Form(NamedTuple):
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names in the module that `load_state_dict` did not find in the values, and names in the
-    values that the module does not have."""
+    """Names in the module that `load_state_dict` did not find in the state, and names in the state
+    that the module does not have."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -71,7 +73,7 @@ class Entry(NamedTuple):
 
 
 class HasLayout(Protocol):
-    """A Module that declares PyTorch's names and layouts of its tensors."""
+    """A Module that declares PyTorch's names and layouts for its tensors."""
 
     @property
     def torch_unused(self) -> tuple[str, ...]: ...
@@ -86,8 +88,8 @@ def check_layout(owner: str, layout: str) -> None:
 
 
 def torch_entries(root: HasLayout) -> tuple[list[Entry], set[str]]:
-    """Return the tensors of the state by PyTorch's names, a shared tensor under each of its names;
-    and the names of PyTorch's tensors that needle does not use."""
+    """Return the tensors of the state under PyTorch's names, with a shared tensor under each of its
+    names, and the names of those tensors in PyTorch that needle does not use."""
     entries: list[Entry] = []
     unused: set[str] = set()
     _add(root, "", {}, (), entries, unused)
@@ -102,8 +104,9 @@ def _add(
     entries: list[Entry],
     unused: set[str],
 ) -> None:
-    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` has the forms that
-    modules above declare for tensors below `module`, with full names, by path from `module`."""
+    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` maps paths from
+    `module` to the forms, with full names, that modules above it declare for the tensors below
+    it."""
     if any(module is each for each in above):
         return
     own = {path: form._replace(name=prefix + form.name) for path, form in _declared(module)}
@@ -127,7 +130,8 @@ def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
 
 
 def stored(name: str, tensor: Tensor) -> Form:
-    """Return the form of a tensor under `name`, with the order of axes that a Parameter keeps."""
+    """Return the form of a tensor under `name`, with the order of axes that it keeps if it is a
+    Parameter."""
     axes = tensor._axes if isinstance(tensor, Parameter) else None
     if axes is None or sorted(axes) == list(range(tensor.ndim)):
         return Form(name, axes)
@@ -135,7 +139,7 @@ def stored(name: str, tensor: Tensor) -> Form:
 
 
 def transposed(name: str) -> Form:
-    """Return the form of a matrix (in, out) that PyTorch has as (out, in)."""
+    """Return the form of a matrix (in, out) that is (out, in) in PyTorch."""
     return Form(name, (1, 0))
 
 

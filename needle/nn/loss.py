@@ -43,7 +43,7 @@ class Loss(Module):
 
 
 class WeightedLoss(Loss):
-    """Base of losses with a buffer of weights for classes or elements."""
+    """Base class of losses with a buffer of weights for classes or elements."""
 
     def __init__(self, reduction: str, weight: Tensor | None) -> None:
         super().__init__(reduction)
@@ -61,12 +61,12 @@ class WeightedLoss(Loss):
 class CrossEntropyLoss(WeightedLoss):
     """The cross entropy of logits (N, C, ...) and class numbers (N, ...), which are integers or
     floats with whole values, or probabilities of the logits' shape. reduction: mean, sum, or none
-    for a loss of shape (N, ...).
+    (a loss of shape (N, ...)).
 
-    With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
+    With `label_smoothing` s, the target is 1 - s + s / C for the class y and s / C for all others.
     `weight` (C,) multiplies the losses of each class; it may also be the first argument. Rows of
-    class `ignore_index` do not count. For a mean, the sum of the losses is divided by the sum of
-    the counted weights.
+    class `ignore_index` do not count. A mean is the sum of the losses divided by the sum of the
+    weights of the rows that count.
 
     >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
     1.3863
@@ -94,8 +94,8 @@ class CrossEntropyLoss(WeightedLoss):
 
 
 class LinearCrossEntropyLoss(CrossEntropyLoss):
-    """`linear`, a Linear from in_features to num_classes, and the CrossEntropyLoss of its results:
-    x (N, in_features), y (N,). Arguments and errors are as in CrossEntropyLoss and Linear."""
+    """`linear`, a Linear from in_features to num_classes, followed by CrossEntropyLoss: x (N,
+    in_features), y (N,). Arguments and errors are as in CrossEntropyLoss and Linear."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class LinearCrossEntropyLoss(CrossEntropyLoss):
 
 
 class NLLLoss(WeightedLoss):
-    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...); `weight`,
+    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...). `weight`,
     `ignore_index` and `reduction` are as in CrossEntropyLoss."""
 
     def __init__(
@@ -194,7 +194,8 @@ class BCELoss(WeightedLoss):
 
 class BCEWithLogitsLoss(WeightedLoss):
     """The binary cross entropy of logits x and probabilities y of the same shape, without overflow,
-    times `weight`; `pos_weight` multiplies the term of y. reduction: mean, sum, or none.
+    times `weight`; `pos_weight` multiplies the term with the factor y. reduction: mean, sum, or
+    none.
 
     >>> round(nn.BCEWithLogitsLoss()(ndl.zeros(3), ndl.ones(3)).item(), 4)
     0.6931
@@ -216,9 +217,9 @@ class BCEWithLogitsLoss(WeightedLoss):
 
 
 class KLDivLoss(Module):
-    """y * (log(y) - x) for log-probabilities x and probabilities y (with `log_target` y has
-    log-probabilities too). reduction: mean, sum, none, or batchmean, the sum divided by the extent
-    of axis 0 (Kullback and Leibler 1951)."""
+    """y * (log(y) - x) for log-probabilities x and probabilities y; with `log_target`, y has
+    log-probabilities too. reduction: mean, sum, none, or batchmean, which is the sum divided by the
+    extent of axis 0 (Kullback and Leibler 1951)."""
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__()
@@ -253,8 +254,8 @@ class CTCLoss(Loss):
 
 
 class CosineEmbeddingLoss(Loss):
-    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1; x1 and x2 (N, D),
-    y (N,); reduction: mean, sum, or none."""
+    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, for x1 and x2 (N,
+    D) and y (N,); reduction: mean, sum, or none."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)

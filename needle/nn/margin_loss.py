@@ -1,5 +1,5 @@
-"""Losses with margins, losses of several labels, and likelihoods, as modules; needle.nn.functional
-has them as functions."""
+"""Losses with margins or several labels, and negative log-likelihoods, as modules;
+needle.nn.functional has them as functions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .loss import Loss, WeightedLoss
 
 
 class HingeEmbeddingLoss(Loss):
-    """x where y is 1, max(0, margin - x) where it is -1, for x and y of the same shape; reduction:
-    mean, sum, or none."""
+    """x where y is 1 and max(0, margin - x) where it is -1, for x and y of the same shape;
+    reduction: mean, sum, or none."""
 
     def __init__(self, margin: float = 1.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -44,8 +44,8 @@ class SoftMarginLoss(Loss):
 
 
 class MultiMarginLoss(WeightedLoss):
-    """The sum over classes i other than y of max(0, margin - x[y] + x[i]) ** p / C, for x (N, C)
-    and class numbers y (N,), with a p of 1 or 2. `weight` (C,) multiplies each class's losses;
+    """The sum of max(0, margin - x[y] + x[i]) ** p / C over the classes i other than y, for x (N,
+    C) and class numbers y (N,), with a p of 1 or 2. `weight` (C,) multiplies each class's losses;
     reduction: mean, sum, or none."""
 
     def __init__(
@@ -76,7 +76,7 @@ class MultiLabelMarginLoss(Loss):
 
 
 class MultiLabelSoftMarginLoss(WeightedLoss):
-    """The mean over the classes, the last axis, of the binary cross entropies of logits x and
+    """The mean over the classes (the last axis) of the binary cross entropies of logits x and
     labels y of the same shape, times `weight`; reduction: mean, sum, or none."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
@@ -87,9 +87,9 @@ class MultiLabelSoftMarginLoss(WeightedLoss):
 
 
 class PoissonNLLLoss(Loss):
-    """exp(x) - y * x for counts y with the mean exp(x). Without `log_input`, x - y * log(x + eps)
-    for counts y with the mean x. `full` adds Stirling's approximation of log(y!) where y is above
-    1; reduction: mean, sum, or none."""
+    """exp(x) - y * x, for counts y with mean exp(x). Without `log_input`, x - y * log(x + eps), for
+    counts y with mean x. `full` adds Stirling's approximation of log(y!) where y is above 1;
+    reduction: mean, sum, or none."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class PoissonNLLLoss(Loss):
 
 
 class GaussianNLLLoss(Loss):
-    """(log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance `var`,
-    which counts as at least `eps`. `full` adds log(2 pi) / 2; reduction: mean, sum, or none.
-    Shapes and errors are as in `needle.nn.functional.gaussian_nll_loss`."""
+    """(log(var) + (x - y) ** 2 / var) / 2, for values y with mean x and variance `var`, which
+    counts as at least `eps`. `full` adds log(2 pi) / 2; reduction: mean, sum, or none. Shapes and
+    errors are as in `needle.nn.functional.gaussian_nll_loss`."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction)

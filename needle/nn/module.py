@@ -17,19 +17,21 @@ from .parameter import Parameter
 
 
 class Module(Converting):
-    """Base of all modules: assign parameters and sub-modules in `__init__`, define `forward`.
+    """Base class of all modules: assign parameters and sub-modules in `__init__`, and define
+    `forward`.
 
     A module finds Parameters and sub-modules in its attributes, and in lists, tuples and dicts in
-    them. Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not
-    learned. As in PyTorch, a Parameter may be replaced by a Parameter or None, a Module by a Module
-    or None, and a registered buffer by a Tensor or None; any other assignment raises TypeError.
+    them. Other Tensors in attributes whose names do not begin with "_" are buffers, which are saved
+    but not learned. As in PyTorch, a Parameter may be replaced by a Parameter or None, a Module by
+    a Module or None, and a registered buffer by a Tensor or None; any other assignment to them
+    raises TypeError.
     """
 
     training: bool
-    torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
+    torch_unused: ClassVar[tuple[str, ...]] = ()  # names in PyTorch's state that needle ignores
     _hooks: tuple[hooks.Hook, ...] = ()
     _unsaved: frozenset[str] = frozenset()  # buffers that are not part of the state
-    _parameter_names: frozenset[str] = frozenset()  # names of Parameters, also while they are None
+    _parameter_names: frozenset[str] = frozenset()  # names of Parameters, even while they are None
     _buffer_names: frozenset[str] = frozenset()
     _torch_axes: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # see Parameter
 
@@ -71,8 +73,8 @@ class Module(Converting):
     # Contents
 
     def named_modules(self) -> Found[tuple[str, Module]]:
-        """Return (path, module) pairs of this module ("") and all below it, each once, parents
-        first."""
+        """Return (path, module) pairs of this module (path "") and all modules below it, each once,
+        parents first."""
         return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
 
     def modules(self) -> Found[Module]:
@@ -84,21 +86,22 @@ class Module(Converting):
         return Module.modules(self)
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
-        """Return (path, tensor) pairs of all parameters and buffers; a shared tensor appears under
-        each of its paths."""
+        """Return (path, tensor) pairs of all parameters and saved buffers. A shared tensor appears
+        under each of its paths."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Found[tuple[str, Parameter]]:
-        """Return (path, parameter) pairs, each parameter once. A `prefix` and a dot are put before
-        every path. Without `recurse`, parameters of the modules below are left out."""
+        """Return (path, parameter) pairs, each parameter once. If there is a `prefix`, every path
+        begins with it and a dot. Without `recurse`, parameters of the modules below are left
+        out."""
         found = once(self.named_tensors() if recurse else list(self._contents()), Parameter)
         return Found((f"{prefix}.{path}", item) for path, item in found) if prefix else found
 
     def named_buffers(self) -> Found[tuple[str, Tensor]]:
         """Return (path, buffer) pairs, each buffer once. Buffers are tensors that are not learned;
-        they may be saved or not."""
+        they include those that are not saved."""
         tensors = [
             (f"{path}.{name}" if path else name, item)
             for path, module in self.named_modules()
@@ -116,8 +119,8 @@ class Module(Converting):
         return Found(parameter for _, parameter in self.named_parameters("", recurse))
 
     def _contents(self, unsaved: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield (path, item) of the state's tensors and the modules that are directly in this
-        module, or in containers in it; with `unsaved`, also of buffers that are not saved."""
+        """Yield (path, item) for the state's tensors and the modules that are directly in this
+        module or in its containers. With `unsaved`, buffers that are not saved are included."""
         for path, item, _ in walk(self, unsaved=unsaved, below=False):
             if item is not self:
                 yield path, item
@@ -146,7 +149,7 @@ class Module(Converting):
         raise AttributeError(f"{type(self).__name__} has no parameter {path!r}")
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Set the attribute `name` to `tensor`, which is not learned but moves with the module, and
+        """Set the attribute `name` to `tensor`, which is not learned but moves with the module and
         is saved if `persistent`. None reserves the name.
 
         Raises ValueError for a name that is taken, has a "." or begins with "_" (a buffer with such
@@ -166,7 +169,7 @@ class Module(Converting):
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
         """Set the attribute `name` to `parameter`, a Parameter or None. Raises ValueError for a
-        name that is taken or has a ".", TypeError for a value that is not a Parameter."""
+        name that is taken or has a ".", and TypeError for a value that is not a Parameter."""
         if parameter is not None and not isinstance(parameter, Parameter):
             kind = type(parameter).__name__
             raise TypeError(f"register_parameter: {name!r} is a {kind}, not a Parameter or None")
@@ -176,7 +179,7 @@ class Module(Converting):
 
     def add_module(self, name: str, module: Module) -> None:
         """Set the attribute `name` to `module`. Raises ValueError for a name that is taken or has a
-        ".", TypeError for a value that is not a Module."""
+        ".", and TypeError for a value that is not a Module."""
         if not isinstance(module, Module):
             raise TypeError(f"add_module: {name!r} is a {type(module).__name__}, not a Module")
         self._check_new("add_module", name)
@@ -193,7 +196,7 @@ class Module(Converting):
             raise ValueError(f"{owner}: {type(self).__name__} already has {name!r}")
 
     def apply(self, fn: Callable[[Module], Any]) -> Module:
-        """Call `fn` with every module below this one, children first, then with this one. Returns
+        """Call `fn` on every module below this one, children first, and then on this one. Returns
         self.
 
         >>> kinds = []
@@ -213,18 +216,18 @@ class Module(Converting):
         self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> hooks.Hook:
         """Call `hook(module, args)` before each forward. The hook returns None or new arguments (a
-        tuple, or the only argument). With `with_kwargs` the call is `hook(module, args, kwargs)`,
-        which returns None or (args, kwargs). Returns a Hook; its method `remove` removes the hook,
-        and so does the end of a `with` block over it. Compiled code contains the effects that
-        hooks had while tracing."""
+        tuple, or the only argument). With `with_kwargs`, the call is `hook(module, args, kwargs)`,
+        which returns None or (args, kwargs). Returns a Hook. Its method `remove` removes it, and so
+        does the end of a `with` block over it. Compiled code has the effects that hooks had while
+        tracing."""
         return hooks.Hook(self, hook, True, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> hooks.Hook:
-        """Call `hook(module, args, output)` after each forward, or with `with_kwargs`
-        `hook(module, args, kwargs, output)`. The hook returns None or a new output. Returns a Hook,
-        as `register_forward_pre_hook` does.
+        """Call `hook(module, args, output)` after each forward or, if `with_kwargs`, `hook(module,
+        args, kwargs, output)`. The hook returns None or a new output. Returns a Hook, as
+        `register_forward_pre_hook` does.
 
         >>> layer, shapes = nn.Linear(3, 4), []
         >>> with layer.register_forward_hook(lambda module, args, y: shapes.append(y.shape)):
@@ -237,16 +240,16 @@ class Module(Converting):
     # State
 
     def torch_layout(self) -> Layout:
-        """Return how PyTorch stores the tensors and modules in this module, where it differs from
-        needle: a `Form` (or only a name) by path from this module. Modules below declare their
-        own."""
+        """Return the ways in which PyTorch stores the tensors and modules in this module
+        differently from needle: a dict from their paths to a `Form` or only a name. Modules below
+        declare their own."""
         return {}
 
     def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
         """Return the parameters and buffers by path, detached; they share memory with the module.
 
-        With layout="torch" the names and shapes are as in PyTorch's modules. Raises ValueError
-        for any other layout.
+        With layout="torch", names and shapes are those of PyTorch's modules. Raises ValueError for
+        any other layout.
 
         >>> model = nn.Sequential(nn.Linear(3, 4))
         >>> {name: value.shape for name, value in model.state_dict().items()}
@@ -263,14 +266,16 @@ class Module(Converting):
     def load_state_dict(
         self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
     ) -> IncompatibleKeys:
-        """Copy `values` (Tensors, NDArrays, NumPy arrays or anything with DLPack, by path) into the
-        module. With layout="torch" they have the names and shapes of PyTorch's modules, as files on
-        the Hugging Face Hub do; one name of a shared tensor is then enough.
+        """Copy `values`, a dict from paths to Tensors, NDArrays, NumPy arrays or anything with
+        DLPack, into the module. With layout="torch", they have the names and shapes of PyTorch's
+        modules, as files on the Hugging Face Hub do; a shared tensor then needs only one of its
+        names.
 
-        Raises ValueError with a list of every missing and unexpected name (with strict), every
-        wrong shape and dtype, and every pair of names of one tensor with different values. Raises
-        TypeError for a masked array and for a value that is not an array. After an error nothing
-        has changed. Returns the missing and unexpected names, `missing_keys` and `unexpected_keys`.
+        Raises a ValueError that lists all missing and unexpected names (if `strict`), all wrong
+        shapes and dtypes, and all pairs of names of one tensor with different values. Raises
+        TypeError for a masked array and for a value that is not an array. After an error, nothing
+        has changed. Returns the missing and unexpected names as `missing_keys` and
+        `unexpected_keys`.
 
         >>> layer = nn.Linear(2, 1)
         >>> values = {"weight": np.ones((1, 2), "float32"), "bias": np.zeros(1, "float32")}
@@ -306,7 +311,7 @@ class Module(Converting):
             elif array.dtype != entry.tensor.dtype:
                 wrong.append(f"{entry.name!r} has dtype {array.dtype}, not {entry.tensor.dtype}")
         self._refuse_state(*wrong)
-        new: dict[int, tuple[str, NDArray]] = {}  # by the tensor's id; it may have several names
+        new: dict[int, tuple[str, NDArray]] = {}  # by id: a tensor may have several names
         for (name, tensor, form), array in arrays:
             data = _copied(array, tensor.device)
             data = data if form is None else form.incoming(data)
@@ -365,10 +370,10 @@ def _copied(data: NDArray, device: Device) -> NDArray:
 
 
 class Link(NamedTuple):
-    """A record that `holder[key]` was `value` when a search went through it, after the link
+    """A record that `holder[key]` was `value` when a search passed through it, after the link
     `before`.
 
-    Attributes of modules have no links: `replaced` counts their replacements.
+    Attributes of modules have no links, because `last_replacement` tracks their replacement.
     """
 
     holder: Any
@@ -391,9 +396,9 @@ def walk(
     unsaved: bool = False,
     below: bool = True,
 ) -> Iterator[tuple[str, Any, Link | None]]:
-    """Yield (path, item, last link to it) of modules and tensors, in order of assignment, each
-    module once. With `hidden`, modules appear under all their names, and tensors that are not part
-    of the state appear too; with `unsaved`, only registered buffers among these tensors appear.
+    """Yield (path, item, last link to the item) for modules and tensors, in order of assignment,
+    each module once. With `hidden`, modules appear under all their names, and tensors that are not
+    part of the state appear too. With `unsaved`, of these tensors only registered buffers appear.
     Without `below`, the contents of modules other than `root` do not appear."""
     seen: set[int] = set()
     stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]

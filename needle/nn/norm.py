@@ -41,11 +41,11 @@ class LayerNorm1d(Module):
 
 
 class LayerNorm(Module):
-    """Normalize the last axes of x, whose extents are `normalized_shape` (an int is one axis), to
-    mean 0 and variance 1, then scale and shift (Ba et al. 2016).
+    """Normalize the last axes of x, whose extents are `normalized_shape` (an int means one axis),
+    to mean 0 and variance 1, then scale and shift (Ba et al. 2016).
 
-    With elementwise_affine the layer has a weight of shape normalized_shape, and with bias also a
-    bias.
+    With elementwise_affine, the layer has a weight of shape normalized_shape and, with bias, also a
+    bias of that shape.
 
     >>> nn.LayerNorm(2)(ndl.Tensor([[1.0, 3.0]])).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -78,11 +78,11 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divide the last axes of x, whose extents are `normalized_shape` (an int is one axis), by the
-    root of their mean square plus eps, then scale (Zhang and Sennrich 2019).
+    """Divide the last axes of x, whose extents are `normalized_shape` (an int means one axis), by
+    sqrt(mean square + eps), then scale (Zhang and Sennrich 2019).
 
-    eps None means the distance from 1 to the next number of x's dtype. With elementwise_affine the
-    layer has a weight of shape normalized_shape.
+    eps None means the machine epsilon of x's dtype. With elementwise_affine, the layer has a weight
+    of shape normalized_shape.
     """
 
     _parameter_names = frozenset({"weight"})
@@ -109,12 +109,13 @@ class RMSNorm(Module):
 
 
 class _PerChannel(Module):
-    """Base of norms with statistics for each of `dim` channels, the second axis of x."""
+    """Base class of norms with statistics for each of `dim` channels, which are the second axis of
+    x."""
 
     _parameter_names = frozenset({"weight", "bias"})
     _buffer_names = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
-    forms: ClassVar[dict[int, str]]  # the shapes that x may have, by number of axes
+    forms: ClassVar[dict[int, str]]  # the shapes allowed for x, by number of axes
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class _PerChannel(Module):
         self.bias = Parameter(init.zeros(dim, **where)) if affine else None
         self.running_mean = init.zeros(dim, **where) if track_running_stats else None
         self.running_var = init.ones(dim, **where) if track_running_stats else None
-        # PyTorch always counts the batches; needle needs the count only without a momentum.
+        # PyTorch always counts batches; needle needs the count only if momentum is None.
         is_counting = track_running_stats and momentum is None
         self.num_batches_tracked = init.zeros(device=device, dtype="int64") if is_counting else None
 
@@ -155,16 +156,16 @@ class _PerChannel(Module):
 
 
 class BatchNorm1d(_PerChannel):
-    """Normalize each of the `dim` columns of (N, dim), or channels of (N, dim, L), over all other
+    """Normalize each of the `dim` columns of (N, dim) or channels of (N, dim, L) over all other
     axes, then scale and shift (Ioffe and Szegedy 2015).
 
     Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
     the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
-    (raises ShapeError for a batch of one value per channel). With momentum None the buffers are the
-    averages over all batches so far; the buffer num_batches_tracked counts these batches. Eval mode
-    uses the buffers.
-    weight, bias and the other buffers have shape (dim,). Without `affine` the layer has no weight
-    and no bias. Without track_running_stats it has no buffers, and eval mode is like train mode.
+    (raises ShapeError if a batch has one value per channel). If momentum is None, the buffers are
+    the averages over all batches so far, which the buffer num_batches_tracked counts. Eval mode
+    uses running_mean and running_var. These buffers, weight and bias have shape (dim,). Without
+    `affine` the layer has no weight and no bias. Without track_running_stats it has no buffers, and
+    eval mode is like train mode.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()
@@ -195,7 +196,7 @@ class BatchNorm1d(_PerChannel):
         return F.batch_norm(x, *running, *affine, self.training, self._share(), self.eps)
 
     def _share(self) -> Any:
-        """Return the weight of a batch in the running statistics. With momentum None, count the
+        """Return the weight of a batch in the running statistics. If momentum is None, count the
         batch."""
         if self.momentum is not None:
             return self.momentum
@@ -209,14 +210,14 @@ class BatchNorm1d(_PerChannel):
 
 class BatchNorm2d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, H, W) over all other axes, then scale and
-    shift. Otherwise it is like BatchNorm1d."""
+    shift. Otherwise like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class BatchNorm3d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, D, H, W) over all other axes, then scale and
-    shift. Otherwise it is like BatchNorm1d."""
+    shift. Otherwise like BatchNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
@@ -227,7 +228,7 @@ class InstanceNorm1d(_PerChannel):
 
     With `affine`, weight and bias (dim,) scale and shift. With track_running_stats, train mode
     updates the buffers running_mean and running_var with the samples' average statistics, as
-    BatchNorm1d does, and eval mode uses the buffers. With momentum None the buffers never change.
+    BatchNorm1d does, and eval mode uses the buffers. If momentum is None, the buffers never change.
     """
 
     forms: ClassVar[dict[int, str]] = {3: "(N, dim, L)"}
@@ -252,22 +253,22 @@ class InstanceNorm1d(_PerChannel):
 
 
 class InstanceNorm2d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise it is like
+    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise like
     InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class InstanceNorm3d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise it is
-    like InstanceNorm1d."""
+    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise like
+    InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
 
 class GroupNorm(Module):
-    """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
-    scale and shift each channel (Wu and He 2018).
+    """Normalize each of `num_groups` groups of adjacent channels of each sample of (N,
+    num_channels, ...), then scale and shift each channel (Wu and He 2018).
 
     weight and bias have shape (num_channels,); without `affine` the layer has neither. Raises
     ValueError unless num_groups divides num_channels.
@@ -307,8 +308,8 @@ class GroupNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
-    channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012)."""
+    """x / (k + alpha * m) ** beta, where m is the mean square of `size` neighbouring channels of x
+    (N, channels, ...); channels beyond the ends count as 0 (Krizhevsky et al. 2012)."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()

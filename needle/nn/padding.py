@@ -1,4 +1,4 @@
-"""Padding layers: the last axes of x (N, channels, ...) or (channels, ...) extended or cut."""
+"""Padding layers, which extend or cut the last axes of x (N, channels, ...) or (channels, ...)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from .module import Module
 
 
 class ConstantPad1d(Module):
-    """The last axis extended by elements of `value`. `padding` is one width for both sides, or a
-    pair (before, behind); a negative one cuts. Raises ValueError for any other number of widths.
+    """Extend the last axis with elements of `value`. `padding` is one width for both sides, or a
+    pair (before, after); a negative width cuts elements off. Raises ValueError for any other number
+    of widths.
 
     >>> nn.ConstantPad1d((1, 2), 7.0)(ndl.zeros(1, 1, 2)).tolist()
     [[[7.0, 0.0, 0.0, 7.0, 7.0]]]
@@ -26,7 +27,7 @@ class ConstantPad1d(Module):
     def __init__(self, padding: int | Sequence[int], value: float) -> None:
         super().__init__()
         self._set_padding(padding)
-        # A float may also be infinite or NaN.
+        # A float may be infinite or NaN; other numbers must be finite.
         is_float = isinstance(value, float)
         self.value = value if is_float else finite(type(self).__name__, "value", value)
 
@@ -48,21 +49,21 @@ class ConstantPad1d(Module):
 
 
 class ConstantPad2d(ConstantPad1d):
-    """The last two axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom). Otherwise it is like ConstantPad1d."""
+    """Extend the last two axes with elements of `value`. `padding` is one width for all sides, or
+    (left, right, top, bottom). Otherwise like ConstantPad1d."""
 
     axes = 2
 
 
 class ConstantPad3d(ConstantPad1d):
-    """The last three axes extended by elements of `value`. `padding` is one width for all sides, or
-    (left, right, top, bottom, front, back). Otherwise it is like ConstantPad1d."""
+    """Extend the last three axes with elements of `value`. `padding` is one width for all sides, or
+    (left, right, top, bottom, front, back). Otherwise like ConstantPad1d."""
 
     axes = 3
 
 
 class ZeroPad1d(ConstantPad1d):
-    """The last axis extended by zeros; `padding` as in ConstantPad1d."""
+    """Extend the last axis with zeros; `padding` is as in ConstantPad1d."""
 
     value: float | None = 0.0
 
@@ -75,61 +76,62 @@ class ZeroPad1d(ConstantPad1d):
 
 
 class ZeroPad2d(ZeroPad1d):
-    """The last two axes extended by zeros; `padding` as in ConstantPad2d."""
+    """Extend the last two axes with zeros; `padding` is as in ConstantPad2d."""
 
     axes = 2
 
 
 class ZeroPad3d(ZeroPad1d):
-    """The last three axes extended by zeros; `padding` as in ConstantPad3d."""
+    """Extend the last three axes with zeros; `padding` is as in ConstantPad3d."""
 
     axes = 3
 
 
 class ReflectionPad1d(ZeroPad1d):
-    """The last axis extended by its elements beside the edge, mirrored; `padding` as in
-    ConstantPad1d. Raises ShapeError for a width that is not below the extent."""
+    """Extend the last axis with a mirror image of its elements, without the edge itself; `padding`
+    is as in ConstantPad1d. Raises ShapeError for a width that is not below the extent."""
 
     mode = "reflect"
     value = None
 
 
 class ReflectionPad2d(ReflectionPad1d):
-    """The last two axes extended by mirrored elements; `padding` as in ConstantPad2d. Otherwise it
-    is like ReflectionPad1d."""
+    """Extend the last two axes with mirrored elements; `padding` is as in ConstantPad2d. Otherwise
+    like ReflectionPad1d."""
 
     axes = 2
 
 
 class ReflectionPad3d(ReflectionPad1d):
-    """The last three axes extended by mirrored elements; `padding` as in ConstantPad3d. Otherwise
-    it is like ReflectionPad1d."""
+    """Extend the last three axes with mirrored elements; `padding` is as in ConstantPad3d.
+    Otherwise like ReflectionPad1d."""
 
     axes = 3
 
 
 class ReplicationPad1d(ZeroPad1d):
-    """The last axis extended by the elements at its edges; `padding` as in ConstantPad1d."""
+    """Extend the last axis with copies of its edge elements; `padding` is as in ConstantPad1d."""
 
     mode = "replicate"
     value = None
 
 
 class ReplicationPad2d(ReplicationPad1d):
-    """The last two axes extended by the elements at their edges; `padding` as in ConstantPad2d."""
+    """Extend the last two axes with copies of their edge elements; `padding` is as in
+    ConstantPad2d."""
 
     axes = 2
 
 
 class ReplicationPad3d(ReplicationPad1d):
-    """The last three axes extended by the elements at their edges; `padding` as in
+    """Extend the last three axes with copies of their edge elements; `padding` is as in
     ConstantPad3d."""
 
     axes = 3
 
 
 class CircularPad1d(ZeroPad1d):
-    """The last axis extended by the elements of its other end; `padding` as in ConstantPad1d.
+    """Extend the last axis with the elements at its other end; `padding` is as in ConstantPad1d.
     Raises ShapeError for a width above the extent."""
 
     mode = "circular"
@@ -137,14 +139,14 @@ class CircularPad1d(ZeroPad1d):
 
 
 class CircularPad2d(CircularPad1d):
-    """The last two axes extended by the elements of their other ends; `padding` as in
-    ConstantPad2d. Otherwise it is like CircularPad1d."""
+    """Extend the last two axes with the elements at their other ends; `padding` is as in
+    ConstantPad2d. Otherwise like CircularPad1d."""
 
     axes = 2
 
 
 class CircularPad3d(CircularPad1d):
-    """The last three axes extended by the elements of their other ends; `padding` as in
-    ConstantPad3d. Otherwise it is like CircularPad1d."""
+    """Extend the last three axes with the elements at their other ends; `padding` is as in
+    ConstantPad3d. Otherwise like CircularPad1d."""
 
     axes = 3

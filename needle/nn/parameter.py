@@ -10,13 +10,13 @@ from ..backend_ndarray.dtypes import is_floating
 
 
 class Parameter(Tensor):
-    """A Tensor that a Module learns; the arguments are as in Tensor. Integers and bools have no
-    gradient; with such a dtype, `requires_grad` must be False (raises TypeError otherwise).
+    """A Tensor that a Module learns. The arguments are as in Tensor. Integers and bools have no
+    gradient, so for such a dtype `requires_grad` must be False (raises TypeError otherwise).
 
-    Under `needle.no_grad()`, in-place operators such as `p -= lr * p.grad` write into the
-    Parameter; while gradients are recorded they raise RuntimeError. The result must have the
-    Parameter's shape (raises ShapeError otherwise) and is rounded to the Parameter's dtype (raises
-    TypeError for floats into integers).
+    Under `needle.no_grad()`, in-place operators such as `p -= lr * p.grad` write to the Parameter;
+    while gradients are recorded, they raise RuntimeError. The result must have the Parameter's
+    shape (raises ShapeError otherwise) and is rounded to the Parameter's dtype (raises TypeError if
+    floats would be written to integers).
 
     >>> class Scale(nn.Module):
     ...     def __init__(self):
@@ -29,8 +29,8 @@ class Parameter(Tensor):
     ['scale']
     """
 
-    # For a parameter of a layer: the axes in the order in which PyTorch stores them, without the
-    # axes that PyTorch does not have. None: PyTorch's order is unknown and taken to be the same.
+    # For a layer's parameter, its axes in PyTorch's order, without axes that PyTorch does not have.
+    # None means that the order is unknown; it is then assumed to be the same.
     __slots__ = ("_axes",)
     _axes: tuple[int, ...] | None
     _is_variable = True

@@ -1,4 +1,4 @@
-"""Pooling over (N, channels, ...), and changes of resolution."""
+"""Layers for pooling over (N, channels, ...) and for changing the resolution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MaxPool2d(Module):
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
     With `ceil_mode`, windows at the end that are only partly filled count too. With
-    `return_indices` the result is a pair: the largest elements, and their int64 places in each
+    `return_indices`, the result is a pair: the largest elements, and their int64 positions in each
     flattened (H, W).
 
     >>> nn.MaxPool2d(2)(ndl.zeros(1, 3, 8, 8)).shape
@@ -66,7 +66,7 @@ class MaxPool1d(MaxPool2d):
 
 class MaxPool3d(MaxPool2d):
     """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
-    arguments are as in MaxPool2d, with ints or three numbers."""
+    arguments are as in MaxPool2d, as ints or sequences of three ints."""
 
     axes = 3
 
@@ -74,8 +74,8 @@ class MaxPool3d(MaxPool2d):
 class AvgPool2d(Module):
     """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are as in MaxPool2d. Padding counts as zeros;
-    without `count_include_pad` it does not count. nn.functional.avg_pool2d explains
+    kernel_size, stride, padding and ceil_mode are as in MaxPool2d. Padding counts as zeros or,
+    without `count_include_pad`, does not count. nn.functional.avg_pool2d explains
     `divisor_override`.
     """
 
@@ -117,8 +117,8 @@ class AvgPool2d(Module):
 
 
 class AvgPool1d(AvgPool2d):
-    """The mean of each window: (N, C, L) -> (N, C, length). Otherwise it is like AvgPool2d, with
-    single numbers instead of pairs, and without divisor_override."""
+    """The mean of each window: (N, C, L) -> (N, C, length). Otherwise like AvgPool2d, with single
+    numbers instead of pairs and without divisor_override."""
 
     axes = 1
 
@@ -134,15 +134,15 @@ class AvgPool1d(AvgPool2d):
 
 
 class AvgPool3d(AvgPool2d):
-    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise it is
-    like AvgPool2d, with three numbers instead of pairs."""
+    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Otherwise like
+    AvgPool2d, with three numbers instead of pairs."""
 
     axes = 3
 
 
 def _check(name: str, axes: int, *window: Any) -> None:
-    """Raise TypeError or ValueError unless kernel, stride, padding and dilation are `axes`
-    numbers."""
+    """Raise TypeError or ValueError unless kernel, stride, padding and dilation are each an int or
+    `axes` ints in range."""
     if axes == 2:
         as_window(name, *window)
         return
@@ -153,8 +153,8 @@ def _check(name: str, axes: int, *window: Any) -> None:
 
 
 class AdaptiveAvgPool2d(Module):
-    """The means of windows that divide rows and columns into `output_size` parts, an int or a pair,
-    in which None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
+    """The means of windows that divide rows and columns into `output_size` parts (an int or a pair;
+    None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -176,16 +176,16 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
 
 
 class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
-    """The largest elements of windows that divide rows and columns into `output_size` parts, an int
-    or a pair, in which None keeps the extent: (N, C, H, W) -> (N, C, *output_size)."""
+    """The largest elements of windows that divide rows and columns into `output_size` parts (an int
+    or a pair; None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_max_pool2d(x, self.output_size)
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
-    """The means of windows that divide planes, rows and columns into `output_size` parts, an int or
-    three numbers, in which None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
+    """The means of windows that divide planes, rows and columns into `output_size` parts (an int or
+    three ints; None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_avg_pool3d(x, self.output_size)
@@ -200,9 +200,8 @@ class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
 
 
 class AdaptiveMaxPool3d(AdaptiveAvgPool2d):
-    """The largest elements of windows that divide planes, rows and columns into `output_size`
-    parts, an int or three numbers, in which None keeps the extent: (N, C, D, H, W) -> (N, C,
-    *output_size)."""
+    """The largest elements of windows that divide planes, rows and columns into `output_size` parts
+    (an int or three ints; None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_max_pool3d(x, self.output_size)
@@ -234,21 +233,21 @@ class LPPool2d(Module):
 
 class LPPool1d(LPPool2d):
     """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length). Otherwise
-    it is like LPPool2d."""
+    like LPPool2d."""
 
     axes = 1
 
 
 class LPPool3d(LPPool2d):
     """sum(x ** norm_type) ** (1 / norm_type) of each window: (N, C, D, H, W) -> (N, C, planes,
-    rows, columns). Otherwise it is like LPPool2d."""
+    rows, columns). Otherwise like LPPool2d."""
 
     axes = 3
 
 
 class PixelShuffle(Module):
-    """(N, C r r, H, W) -> (N, C, H r, W r) with r = upscale_factor: r * r channels become a square
-    of pixels (Shi et al. 2016)."""
+    """(N, C r r, H, W) -> (N, C, H r, W r) with r = upscale_factor: groups of r * r channels become
+    squares of r x r pixels (Shi et al. 2016)."""
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -277,7 +276,7 @@ class PixelUnshuffle(Module):
 
 
 class Upsample(Module):
-    """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
+    """Resize the last axes of x (N, C, L), (N, C, H, W) or (N, C, D, H, W) to `size` or by
     `scale_factor`. The arguments are as in nn.functional.interpolate."""
 
     def __init__(
@@ -311,7 +310,7 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Upsample for (N, C, H, W), to `size` or by `scale_factor`, by the nearest element."""
+    """Upsample for (N, C, H, W), to `size` or by `scale_factor`, with the nearest element."""
 
     def __init__(
         self,
@@ -322,8 +321,8 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Upsample for (N, C, H, W), to `size` or by `scale_factor`, bilinear; the centres of the
-    corner elements stay in place."""
+    """Bilinear Upsample for (N, C, H, W), to `size` or by `scale_factor`. The centres of the corner
+    elements stay in place."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Recurrent layers over whole sequences: RNN, LSTM and GRU.
 
 As in PyTorch, each layer reads the outputs of the layer below it. A bidirectional layer also reads
-the sequence backwards, with its own cells, and concatenates both outputs.
+the sequence backwards, with a second cell, and concatenates both outputs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .module import Module
 
 
 class _Recurrent(Module):
-    """Base of the layers. Cells are in lists by layer: `<kind>_cells`, and if bidirectional
-    `<kind>_cells_reverse`."""
+    """Base class of the recurrent layers. The lists `<kind>_cells` and, if bidirectional,
+    `<kind>_cells_reverse` have one cell per layer."""
 
     kind: ClassVar[str]
 
@@ -50,13 +50,13 @@ class _Recurrent(Module):
             setattr(self, f"{self.kind}_cells_reverse", [cell(size) for size in sizes])
 
     def layers(self) -> list[list[Cell]]:
-        """Return the cells of each layer: one cell, or a forward and a backward cell."""
+        """Return the cells of each layer: one cell, or one forward and one backward cell."""
         forward = getattr(self, f"{self.kind}_cells")
         backward = [getattr(self, f"{self.kind}_cells_reverse")] if self.bidirectional else []
         return [list(cells) for cells in zip(forward, *backward, strict=True)]
 
     def flatten_parameters(self) -> None:
-        """Do nothing: needle's weights need no common memory."""
+        """Do nothing, because needle's weights need not share one block of memory."""
 
     def torch_layout(self) -> Layout:
         forms: dict[str, Form] = {}
@@ -71,8 +71,8 @@ class _Recurrent(Module):
         return forms
 
     def _run(self, X: Tensor, *states: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the outputs of the last layer, and the states after the last step of each layer
-        and direction, each (layers * directions, bs, hidden_size)."""
+        """Return the outputs of the last layer, and the states of each layer and direction after
+        the last step, each (layers * directions, bs, hidden_size)."""
         first = self.layers()[0][0]
         if self.batch_first:
             if X.ndim != 3:
@@ -97,7 +97,8 @@ class _Recurrent(Module):
         return X, tuple(ops.stack(kept, 0) for kept in last)
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return (outputs of all steps, states after the last) of one cell over X."""
+        """Run one cell over X. Return the outputs of all steps and the states after the last
+        step."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -116,7 +117,7 @@ class RNN(_Recurrent):
     """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`.
 
     input_size, hidden_size and nonlinearity are as in RNNCell. Sequences are (seq_len, bs,
-    input_size), or with `batch_first` (bs, seq_len, input_size); `forward` lists all other shapes.
+    input_size) or, with `batch_first`, (bs, seq_len, input_size); `forward` lists all other shapes.
     With `bidirectional`, a layer has a second cell, in `rnn_cells_reverse`, that reads the sequence
     backwards. In train mode `dropout` drops outputs of all layers but the last.
     """
@@ -147,8 +148,8 @@ class RNN(_Recurrent):
         """X (seq_len, bs, input_size), or (bs, seq_len, input_size) with batch_first; h0
         (num_layers, bs, hidden_size) or None for zeros -> output (seq_len, bs, hidden_size) of the
         last layer, h_n (num_layers, bs, hidden_size). If bidirectional, output has 2 * hidden_size
-        features, and the states have num_layers * 2 rows: for each layer the forward state, then
-        the backward state."""
+        features, and the states are (num_layers * 2, ...): for each layer, the forward state and
+        then the backward state."""
         X, (last,) = self._run(X, h0)
         return X, last
 
@@ -238,7 +239,7 @@ class LSTM(_Recurrent):
     def forward(self, X: Tensor, h: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """X (seq_len, bs, input_size), h = (h0, c0), each (num_layers, bs, hidden_size), or None
         for zeros -> output (seq_len, bs, hidden_size) of the last layer, (h_n, c_n) like (h0, c0).
-        batch_first and bidirectional change shapes as they do for RNN.
+        batch_first and bidirectional change the shapes as in RNN.
         """
         X, (hidden, cell) = self._run(X, *(pair("LSTM", h) or (None, None)))
         return X, (hidden, cell)

@@ -25,7 +25,8 @@ _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
 class _Layer(Module):
-    """Base of both layers: the feed-forward block and the norms, with PyTorch's names."""
+    """Base class of both layers, with the attention, the feed-forward block and the norms. It has
+    PyTorch's names."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class _Layer(Module):
     norms: int
 
     def _added(self, number: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return x plus the result of `block` after dropout, with the norm before the block or
+        """Return x plus dropout of the result of `block`. The norm is applied before the block or
         after the sum."""
         norm, dropout = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
         if self.norm_first:
@@ -81,12 +82,12 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self-attention and a feed-forward block of one hidden layer (dim_feedforward), each added to
-    its input: (T, B, d_model), or (B, T, d_model) with batch_first -> the same.
+    """Self-attention and a feed-forward block with one hidden layer of dim_feedforward features,
+    each added to its input: (T, B, d_model), or (B, T, d_model) with batch_first -> the same.
 
-    The attention has `nhead` heads. The norms, with the eps `layer_norm_eps`, come after the sums,
-    or with norm_first before the blocks. `activation` is "relu", "gelu" or a function. `bias`
-    applies to all linear layers and norms.
+    The attention has `nhead` heads. The norms, with the eps `layer_norm_eps`, are applied after the
+    sums or, with norm_first, before the blocks. `activation` is "relu", "gelu" or a function.
+    `bias` applies to all linear layers and norms.
 
     >>> layer = nn.TransformerEncoderLayer(16, nhead=4, dim_feedforward=32, batch_first=True)
     >>> layer(ndl.zeros(2, 5, 16)).shape
@@ -129,10 +130,10 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """tgt (T, B, d_model) and memory (S, B, d_model), or with batch_first (B, T, d_model) and
-        (B, S, d_model) -> like tgt. tgt_mask (T, T), memory_mask (T, S), tgt_key_padding_mask (B,
-        T), memory_key_padding_mask (B, S), tgt_is_causal and memory_is_causal are as in
-        MultiheadAttention."""
+        """tgt (T, B, d_model) and memory (S, B, d_model), or (B, T, d_model) and (B, S, d_model)
+        with batch_first -> the shape of tgt. tgt_mask (T, T), memory_mask (T, S),
+        tgt_key_padding_mask (B, T), memory_key_padding_mask (B, S), tgt_is_causal and
+        memory_is_causal are as in MultiheadAttention."""
 
         def attention(x: Tensor) -> Tensor:
             masks = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask}
@@ -147,14 +148,15 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _attended(attention: Module, x: Tensor, memory: Tensor, **options: Any) -> Tensor:
-    """Return the result of x's attention to `memory`. The options are passed as keywords, as in
-    PyTorch's layers, so that a forward pre-hook with kwargs can request the weights."""
+    """Return the result of attention from x to `memory`. As in PyTorch's layers, the options are
+    keywords, so that a forward pre-hook with kwargs can request the weights."""
     result: Tensor = attention(x, memory, memory, **options, need_weights=False)[0]
     return result
 
 
 class _Stack(Module):
-    """Base of encoder and decoder: `num_layers` copies of `layer`, and an optional final norm."""
+    """Base class of encoder and decoder: `num_layers` copies of `layer` and an optional final
+    norm."""
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -162,7 +164,7 @@ class _Stack(Module):
         if not isinstance(layer, _Layer):
             raise TypeError(f"{name}: layer is a {type(layer).__name__}, not a Transformer layer")
         self.num_layers = count(name, "num_layers", num_layers)
-        # As in PyTorch, all layers begin with the same weights.
+        # As in PyTorch, all layers start with the same weights.
         self.layers = ModuleList([copy.deepcopy(layer) for _ in range(num_layers)])
         self.norm = norm
 
@@ -183,7 +185,7 @@ class TransformerEncoder(_Stack):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """src, mask (the layer's src_mask), src_key_padding_mask and is_causal are as in
+        """src, mask (there called src_mask), src_key_padding_mask and is_causal are as in
         TransformerEncoderLayer."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
@@ -197,7 +199,7 @@ class TransformerDecoder(_Stack):
         super().__init__(decoder_layer, num_layers, norm)
 
     def forward(self, tgt: Tensor, memory: Tensor, *masks: Any, **named_masks: Any) -> Tensor:
-        """tgt, memory and all masks, `masks` by position and `named_masks` by name, are as in
+        """tgt, memory and all masks, by position (`masks`) or by name (`named_masks`), are as in
         TransformerDecoderLayer."""
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, **named_masks)
@@ -205,11 +207,11 @@ class TransformerDecoder(_Stack):
 
 
 class RotaryEmbedding(Module):
-    """x (..., length, features) with pairs of its first `dim` features turned by angles that grow
+    """x (..., length, features) with pairs of its first `dim` features rotated by angles that grow
     with the position (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
 
-    `dim` is even (raises ValueError otherwise); base and traditional are as in rotary_embedding.
-    Positions count from the `offset` of the call.
+    `dim` must be even (raises ValueError otherwise); base and traditional are as in
+    rotary_embedding. Positions count from the `offset` of the call.
     """
 
     def __init__(self, dim: int, base: float = 10000.0, traditional: bool = False) -> None:
@@ -228,8 +230,8 @@ class RotaryEmbedding(Module):
 
 
 class SinusoidalEncoding(Module):
-    """x plus sines and cosines of positions (Vaswani et al. 2017), then dropout: (T, B, dim), or
-    (B, T, dim) with batch_first -> the same.
+    """Add sines and cosines of the positions to x (Vaswani et al. 2017), then apply dropout: (T, B,
+    dim), or (B, T, dim) with batch_first -> the same.
 
     `needle.nn.functional.sinusoidal_encoding` has the formula. Raises ShapeError if x does not fit.
     """
@@ -256,8 +258,8 @@ class SinusoidalEncoding(Module):
 
 class TransformerLayer(Module):
     """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
-    of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same. num_head, dim_head and
-    causal are as in AttentionLayer."""
+    of `hidden_size` features with ReLU and dropout: (B, T, q_features) -> the same. num_head,
+    dim_head and causal are as in AttentionLayer."""
 
     def __init__(
         self,
@@ -299,11 +301,11 @@ class TransformerLayer(Module):
 
 
 class Transformer(Module):
-    """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
-    arguments for the layers are as in TransformerLayer.
+    """Add learned position embeddings to x, then apply `num_layers` TransformerLayers. Returns (x,
+    h). The arguments for the layers are as in TransformerLayer.
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
-    `sequence_len`. h is not used: it is returned unchanged (None: zeros like x), so that a
+    `sequence_len`. h is not used; it is returned unchanged (None: zeros like x), so that a
     Transformer can replace an RNN. Raises ShapeError if x does not fit.
     """
 

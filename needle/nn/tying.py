@@ -1,7 +1,7 @@
 """Weight tying: a Linear and an Embedding that share one Parameter.
 
 The Parameter keeps the layout of the layer that made it: (in, out) for a Linear, (count, dim) for
-an Embedding. The other layer, in which these axes are exchanged, reads it transposed.
+an Embedding. The other layer expects these axes the other way round, so it reads the transpose.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Make example inputs of an ONNX model: inputs that the caller gives, and random arrays that fit
-the graph for the others."""
+"""Make example inputs for an ONNX model: the caller's own inputs, and random arrays that fit the
+graph in place of missing ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..sizes.dims import Expression
 from .graph import Info
 
 _MOST_DRAWN = 1 << 28  # most elements of a random array
-_USUAL = 8  # the size drawn for a Dim that allows it
+_USUAL = 8  # the size chosen for a Dim that allows it
 
 
 def by_name(inputs: Sequence[Info], given: Sequence[Any]) -> dict[str, Any]:
-    """Return the arguments `given` by the names of `inputs`. They are given in order, or as one
-    dict by name. Raises ModelError for an unknown name or too many arguments."""
+    """Return the arguments `given` as a dict by the names of `inputs`. The caller gives them in
+    order, or as one dict. Raises ModelError for an unknown name or too many arguments."""
     names = [info.name for info in inputs]
     if len(given) == 1 and isinstance(given[0], Mapping):
         unknown = [name for name in given[0] if name not in names]
@@ -65,10 +65,10 @@ def examples(
 ) -> list[Any]:
     """Return an array for each of the `inputs`: the `given` array, or a random one.
 
-    Random floats are standard normal, integers 0 or 1; `seed` sets them. A size that the graph
-    leaves open is taken from given inputs with a size of the same name, else from `dims` (a size
-    that the dim allows), else from `sizes` by name or axis. Raises ModelError if none of them
-    determines a size, and for given inputs that do not fit the graph.
+    Random floats are standard normal, and random integers are 0 or 1; `seed` determines them. A
+    size that the graph leaves open comes from a given input with a size of the same name, else from
+    `dims` (a size that the dim allows), else from `sizes` by name or axis. Raises ModelError if
+    none of these determines a size, and for given inputs that do not fit the graph.
     """
     known: dict[Any, int] = {}
     for info in inputs:

@@ -31,7 +31,7 @@ class Scope:
 
     def run(self, graph: Graph, *inputs: Carried) -> tuple[Any, ...]:
         """Run a subgraph `graph` on `inputs` and return its outputs. The subgraph may use outer
-        values by name. Raises ModelError for any other number of inputs."""
+        values by name. Raises ModelError if the number of inputs is wrong."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
             raise ModelError(f"graph {graph.name!r} takes {len(names)} inputs, got {len(inputs)}")
@@ -62,8 +62,8 @@ def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
 
 def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tuple[Any, ...]:
     """Run a `node` on `inputs` and return its outputs. `values` are the values that its subgraphs
-    can use. Raises UnsupportedError without a converter, and ModelError for a missing input or an
-    input of another kind."""
+    can use. Raises UnsupportedError if there is no converter, and ModelError for a missing input or
+    an input of the wrong kind."""
     converter = registry.find(node.op_type, node.domain, node.opset)
     if converter is None:
         raise UnsupportedError(f"{node}: needle has no such operator")

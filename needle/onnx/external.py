@@ -20,8 +20,8 @@ def is_external(onnx: Any, tensor: Any) -> bool:
 
 
 def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
-    """Map the elements of an external `tensor` of a model in `folder` from its file. `onnx` is the
-    package.
+    """Memory-map the elements of an external `tensor` from its file. The model is in `folder`, and
+    `onnx` is the package.
 
     Raises ModelError if the file is missing, too short or outside the folder, and UnsupportedError
     for strings and float4.
@@ -57,8 +57,8 @@ def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
 
 
 def _inside(where: str, folder: Path, location: str) -> Path:
-    """Return the path of the file at `location`. It must be in the folder, also after links are
-    followed."""
+    """Return the path of the file at `location`. It must be in the folder, even after symbolic
+    links are resolved."""
     if not location or "\0" in location:
         raise ModelError(f"{where} has no location")
     home = folder.resolve()

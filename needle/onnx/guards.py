@@ -85,7 +85,7 @@ def _kind(node: Node | None) -> str:
 
 
 def _rewritten(found: _Guard) -> dict[int, list[Node]]:
-    """Return a dict from the id of each node of the guard that changes to its replacements."""
+    """Return a dict from the id of each node that changes to its replacements."""
     finite, product = f"{found.total.name}:finite", f"{found.product.name}:all"
     weights, (result,) = found.softmax.outputs[0], found.product.outputs
     inputs = tuple(finite if name == found.mask else name for name in found.total.inputs)

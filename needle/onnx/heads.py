@@ -1,5 +1,5 @@
 """Attention over heads (B, H, L, E) for the converters of several domains: masks from positions,
-the product itself, and rotations by position.
+the attention itself, and rotary embeddings.
 
 A mask is a Tensor or, if it is known while tracing, a NumPy array. A bool mask says which keys a
 query sees; a mask of numbers is added to the scores. It broadcasts to (B, H, L, S).
@@ -74,8 +74,8 @@ def seen_by_position(
 
 
 def intersection(a: Mask | None, b: Mask | None) -> Mask | None:
-    """Return the mask of the keys that both bool masks `a` and `b` see. None stands for a mask that
-    sees all keys."""
+    """Return the bool mask of the keys that are seen in both masks `a` and `b`. None stands for a
+    mask in which all keys are seen."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -84,14 +84,14 @@ def intersection(a: Mask | None, b: Mask | None) -> Mask | None:
 
 
 def seen_before(lengths: Tensor, keys: Any) -> Tensor:
-    """Return the mask (B, 1, 1, keys) of the keys among the first `lengths` (B,)."""
+    """Return the mask (B, 1, 1, keys) of the first `lengths` (B,) keys of each sequence."""
     ends = ops.reshape(ops.cast(lengths, "int64"), (lengths.size, 1, 1, 1))
     return ops.less(tensor(positions(0, keys)), ends)
 
 
 def total(seen: Mask | None, added: Mask | None, dtype: str, unseen: float) -> Mask | None:
-    """Combine the masks `seen` and `added` into one mask of numbers of `dtype`, with `unseen` for a
-    key that is not seen."""
+    """Combine the masks `seen` and `added` into one mask of numbers of `dtype`. A key that is not
+    seen gets the number `unseen`."""
     if seen is None or added is None:
         if seen is None:
             return added
@@ -104,8 +104,8 @@ def total(seen: Mask | None, added: Mask | None, dtype: str, unseen: float) -> M
 
 
 def finite_mask(added: Mask, dtype: str) -> Mask:
-    """Return the mask `added` with the lowest number of `dtype` in place of -inf, because inf - inf
-    is NaN."""
+    """Return the mask `added` with the lowest finite number of `dtype` in place of -inf, because
+    inf - inf is NaN."""
     lowest = float(finfo(dtype).min)
     if isinstance(added, np.ndarray):
         return np.maximum(added, np.asarray(lowest, added.dtype))
@@ -130,7 +130,7 @@ def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
     return ops.any(seen, -1, keepdims=True)
 
 
-# The product
+# Attention
 
 
 class Steps(NamedTuple):
@@ -216,13 +216,13 @@ def repeated_heads(x: Tensor, q: Tensor) -> Tensor:
 
 def softmax_dtype(dtype: str, asked: str | None) -> str | None:
     """Return the dtype `asked` if the scores must be cast to it before the softmax, else None.
-    needle computes the softmax of halves in float32, so halves of `dtype` need no cast for that."""
+    needle computes a half-precision softmax in float32 anyway, so that needs no cast."""
     if asked is None or asked == dtype or (asked == "float32" and is_half(dtype)):
         return None
     return asked
 
 
-# Rotations
+# Rotary embeddings
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:

@@ -14,7 +14,7 @@ from ..errors import ModelError, UnsupportedError
 from . import registry
 from .external import external_array, is_external, tensors_below
 
-_MOST_NODES = 1_000_000  # most nodes after functions are replaced by their bodies
+_MOST_NODES = 1_000_000  # most nodes after functions are inlined
 _UNCHECKED = "needle.unchecked"  # a domain that the checker does not know
 _LARGEST_FILE = 2**31 - 1  # most bytes of a protobuf message
 
@@ -88,7 +88,7 @@ def _parsed(onnx: Any, path: Path) -> Any:
 
 
 def _check_texts(message: Any) -> None:
-    """Raise ModelError for a text that is not UTF-8. protobuf returns such a text as bytes."""
+    """Raise ModelError for a string that is not UTF-8. protobuf returns such a string as bytes."""
     for field, value in message.ListFields():
         values = value if _is_repeated(value) else [value]
         if field.type == field.TYPE_MESSAGE:
@@ -191,7 +191,7 @@ def _checked(onnx: Any, work: Any) -> Any:
     for kind in shapeless:  # the checker requires a shape, which exporters omit for outputs
         kind.shape.SetInParent()
     deprecated = [node for node in _nodes(work) if _is_deprecated(onnx, node, work)]
-    for node in deprecated:  # the checker refuses them, but ignores other domains
+    for node in deprecated:  # the checker rejects them, but ignores unknown domains
         node.domain = _UNCHECKED
     if deprecated:
         for each in (work, *work.functions):
@@ -220,8 +220,7 @@ def _is_zip_map(node: Any) -> bool:
 
 
 def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
-    """Return whether ONNX has deprecated the operator of a node for which needle has a
-    converter."""
+    """Return whether ONNX has deprecated a node's operator, but needle has a converter for it."""
     versions = [e.version for e in work.opset_import if _domain(e.domain) == ""]
     if _domain(node.domain) or not versions:
         return False
@@ -246,8 +245,8 @@ def _check_type(onnx: Any, info: Any) -> None:
 
 
 def _expanded(onnx: Any, work: Any) -> Any:
-    """Replace functions by their bodies: the model's own functions, and the functions that ONNX
-    defines for operators without a converter."""
+    """Inline functions: the model's own, and those that ONNX defines for operators without a
+    converter."""
     _check_functions(work)
     opsets = {_domain(entry.domain): entry.version for entry in work.opset_import}
     own = {(f.domain, f.name) for f in work.functions}
@@ -278,12 +277,12 @@ def _expanded(onnx: Any, work: Any) -> Any:
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         if not missing:
             raise ModelError(f"its functions cannot be inlined: {_first_line(error)}") from None
-    # Some bodies depend on types that onnx cannot infer. Their operators are refused by name later.
+    # Some bodies depend on types that onnx cannot infer. A later check rejects their operators.
     return onnx.inliner.inline_local_functions(work) if own else work
 
 
 def _of_one_opset(onnx: Any, work: Any, other: int, own: int) -> Any:
-    """Replace functions by their bodies when some functions use another opset."""
+    """Inline functions if some of them use a different opset."""
     try:
         typed = onnx.shape_inference.infer_shapes(work)
         return onnx.inliner.inline_local_functions(typed, convert_version=True)

@@ -23,7 +23,7 @@ from .guards import without_guards
 from .ranges import whole_ranges
 from .reading import Model, read
 
-_TAKEN = ("training",)  # names that every Module uses itself
+_TAKEN = ("training",)  # attribute names that every Module uses itself
 _MOST_CONSTANT = 16  # a computed array with at most this many elements stays a constant
 
 
@@ -31,8 +31,8 @@ def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
     """Load the ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval
     mode.
 
-    `fixed` gives inputs constant values, by name; the module then no longer takes these inputs. To
-    trace a model, fix every input whose values determine shapes.
+    `fixed` maps names of inputs to constant values; the module then no longer takes these inputs.
+    To trace a model, fix every input whose values determine shapes.
 
     Raises ImportError without the package `onnx`; FileNotFoundError if there is no such file;
     ModelError for a file that is damaged or breaks ONNX's rules; and UnsupportedError, which lists
@@ -111,7 +111,8 @@ class _Argument(inspect.Parameter):
 
 
 def _needed(graph: Graph) -> set[str]:
-    """Return the names of values that operators, here or in subgraphs, must know while tracing."""
+    """Return the names of values that operators of the graph or its subgraphs must know while
+    tracing."""
     found = set()
     for node in graph.nodes:
         converter = registry.find(node.op_type, node.domain, node.opset)

@@ -41,8 +41,9 @@ def export(
 ) -> None:
     """Write `model(*inputs, **kwargs)` to `path` as an ONNX model.
 
-    `inputs` is one example tensor or a tuple of example arguments. The shapes and dtypes of tensors
-    matter, and the values of all other arguments. The model is traced, so it must be in eval mode.
+    `inputs` is one example tensor or a tuple of example arguments. Of tensors only the shapes and
+    dtypes matter; all other arguments are fixed to their values. The model is traced, so it must be
+    in eval mode.
     The file's inputs have the names of the arguments, and its weights the names of the state_dict.
     A weight that is transposed or reshaped before it is used, such as a convolution's, is stored in
     that form. `dims` has the form that `needle_tvm.compile` takes: {"x": {0: Dim("n", max=64)}}
@@ -51,7 +52,7 @@ def export(
 
     `opset` is 18 to 24. If the weights have more than `external_above` bytes in total, they are
     written to a second file with the same name and ".data" appended; move both files together. Each
-    file appears complete or not at all and replaces an existing file, the data first.
+    file is written completely or not at all and replaces an existing file; the data comes first.
 
     Raises ImportError without the package `onnx`; UnsupportedError, which names every op without an
     ONNX form; ValueError for any other opset, for invalid names, or for a model in train mode;
@@ -105,7 +106,7 @@ class _Export:
         for leaf in graph.constants:
             values[leaf.node] = w.array(leaf.value.numpy())
         for node in graph.nodes:
-            if node.op is not None and node not in values:  # a rule may write its reader too
+            if node.op is not None and node not in values:  # a rule may also write its reader
                 values[node] = written(w, node, values, self.users)
         self.outputs = self._name_outputs(names, values)
         self.nodes = _needed(w.nodes, names)
@@ -145,7 +146,7 @@ class _Export:
             raise DimError(f"export: no single axis of an input determines {', '.join(unknown)}")
 
     def _name_outputs(self, names: list[str], values: dict[Node, Any]) -> list[tuple[str, Any]]:
-        """Give the outputs these names and return the (name, Spec) of each. A computed value is
+        """Give the outputs their `names` and return the (name, Spec) of each. A computed value is
         renamed; an input, a weight or a value that is already an output is copied."""
         w = self.writer
         made = {name: node for node in w.nodes for name in node.outputs}
@@ -306,8 +307,8 @@ def _version() -> str:
 
 
 def _info(onnx: Any, name: str, dtype: str, shape: Any) -> Any:
-    """Return the type of an input or output. A size that depends on dims has its formula as a
-    name."""
+    """Return the type of an input or output. The name of a size that depends on dims is its
+    formula."""
     known = None if shape is None else [n if isinstance(n, int) else str(n) for n in shape]
     return onnx.helper.make_tensor_value_info(name, NUMBER[dtype], known)
 

@@ -55,7 +55,7 @@ class Op:
     # of {"inputs", "output"}, or the indices of parts if the output is a tuple. Every other value
     # is freed as soon as nothing refers to it.
     reads: ClassVar[frozenset[Any]] = frozenset()
-    # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
+    # True if the kernels accept inputs that `infer` rejects: eager calls then infer first. Other
     # ops compute at once, and call `infer` only to explain a kernel's error.
     infer_first: ClassVar[bool] = False
     # True if the result may share memory with an input, so that a write to one changes the other.
@@ -85,8 +85,8 @@ class Op:
     error_samples: ClassVar[Sequence[ErrorSample]] = ()
 
     def __eq__(self, other: object) -> bool:
-        """Return whether class and attributes are equal. Attributes of different types (2 and 2.0)
-        differ."""
+        """Return whether both ops have the same class and equal attributes. Attributes of different
+        types (2 and 2.0) differ."""
         return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
@@ -116,9 +116,9 @@ class Op:
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def decided(self, *specs: Any) -> Op:
-        """Return the same op with attributes that do not depend on an extent, for inputs whose
-        extents depend on dims: `emit_te` cannot branch on such an extent. The attributes then hold
-        no -1 in a shape and no slice end that must be clipped. Raises the errors of `infer`."""
+        """Return an equivalent op for inputs whose extents depend on dims. `emit_te` cannot branch
+        on such an extent, so the attributes do not depend on one: they hold no -1 in a shape and no
+        slice end that must be clipped. Raises the errors of `infer`."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
@@ -175,7 +175,7 @@ class Op:
     # with r = tvm.relax. It returns an expression, or None if Relax has no equal operator.
     emit: ClassVar[Callable[..., Expr | None] | None] = None
 
-    # needle.onnx.emit exports needle's own ops to ONNX. Another op to be exported defines
+    # needle.onnx.emit exports needle's own ops to ONNX. To be exported, any other op defines
     #     emit_onnx(self, site, *values)
     # with the `Site` and `Value`s of that package. It returns a Value, or a tuple of them.
     emit_onnx: ClassVar[Callable[..., Any] | None] = None
@@ -189,7 +189,7 @@ class Op:
 
 
 def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a `compute` of several steps: it computes half-precision inputs in float32
+    """Decorate a `compute` of several steps, so that it computes half-precision inputs in float32
     throughout and rounds the result once."""
 
     @functools.wraps(compute)
@@ -286,7 +286,8 @@ class Reduce(Op):
         return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim))
 
     def expand(self, reduced: Tensor, like: Tensor) -> Tensor:
-        """Return `reduced` with the reduced axes as extents of 1, to broadcast against `like`."""
+        """Return `reduced` with the reduced axes restored as extents of 1, to broadcast against
+        `like`."""
         if self.keepdims:
             return reduced
         axes = normalize_axes(self.name, self.axes, like.ndim)

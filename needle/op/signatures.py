@@ -35,7 +35,7 @@ __all__ = [
 
 Array = TypeVar("Array", np.ndarray, NDArray)  # for helpers that `reference` and `compute` share
 
-Extent: TypeAlias = "int | Expr"  # of an axis; in compiled code, it may be symbolic
+Extent: TypeAlias = "int | Expr"  # the extent of an axis, which may be symbolic in compiled code
 # One entry per input: None if no gradient flows back, a tuple for an input that is a tuple.
 Gradients: TypeAlias = tuple[Tensor | tuple[Tensor | None, ...] | None, ...]
 ArrayGradients: TypeAlias = tuple[NDArray | tuple[NDArray | None, ...] | None, ...]

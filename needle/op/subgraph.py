@@ -1,4 +1,4 @@
-"""Body: a pure function of tensors as data. It is an attribute of the ops that run it many times.
+"""`Body`, a pure function of tensors as data. Ops that run it many times have it as an attribute.
 
 A body numbers its values: first its inputs, then the result of each step. It corresponds to a jaxpr
 in JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: every value that the
@@ -64,7 +64,7 @@ class Body:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        """Return a short text that is the same for equal bodies and differs for others."""
+        """Return a short text that is the same for equal bodies and differs for unequal ones."""
         text: str | None = self.__dict__.get("_text")
         if text is None:
             specs = [(spec.shape, spec.dtype) for spec in self.inputs]
@@ -75,8 +75,8 @@ class Body:
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal texts mean equal bodies. This is so without dims, which have names, and
-        without ops from outside needle, whose attributes may have any text."""
+        """Whether bodies with equal texts are equal. This does not hold with dims, which have
+        names, or with ops from outside needle, whose attributes may have any text."""
         known: bool | None = self.__dict__.get("_is_plain")
         if known is None:
             sizes: list[Expression] = []
@@ -145,7 +145,7 @@ class Body:
         return found
 
     def _last_reads(self) -> list[list[int]]:
-        """Return for each step the values that no later step reads, without the outputs."""
+        """Return, for each step, the values that no later step reads, except the outputs."""
         seen = set(self.outputs)
         found = []
         for step in reversed(self.steps):
@@ -202,8 +202,8 @@ def _is_plain(op: Op) -> bool:
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
-    """Cache the results of a function of an op with bodies, or of a body, and of other hashable
-    values: eager code runs the same loops again and again."""
+    """Cache the results of a function whose first argument is a body or an op with bodies, because
+    eager code runs the same loops again and again. Its other arguments must be hashable."""
     kept = functools.lru_cache(maxsize=256)(function)
 
     @functools.wraps(function)
@@ -221,8 +221,8 @@ def body_of(
     detach: Op | None = None,
 ) -> Body:
     """Return the body of traced nodes. `order` has the nodes between inputs and outputs in the
-    order of their computation; a node in `alias` stands for another. `detach` is applied to results
-    computed without a gradient from values that have one."""
+    order of their computation; a node in `alias` stands for the node that it maps to. `detach` is
+    applied to results computed without a gradient from values that have one."""
     positions = {node: number for number, node in enumerate(inputs)}
     steps: list[Step] = []
     reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps

@@ -8,13 +8,13 @@ An op is one frozen dataclass. It defines the shapes it accepts, its computation
 the values that its gradient reads, its form in TVM's tensor expressions, its NumPy reference, and
 the inputs it is tested with. Its rules keep no state. A few ops also have `backward`, a gradient
 with its own kernels, which is used when the gradient is neither differentiated nor traced. Many
-functions here are made of ops; only an op has a kernel or a rule of its own.
+functions here are composed of ops; only an op has a kernel or a rule of its own.
 
-An op whose attributes are functions of tensors (`needle.op.subgraph`: a list of ops, like a jaxpr)
-sets `has_bodies`: `Scan`, `WhileLoop` and `Cond`. It has no `emit_te`; the compiler lowers its
-bodies instead.
+`Scan`, `WhileLoop` and `Cond` have bodies as attributes: functions of tensors, stored as a list of
+ops like a jaxpr (`needle.op.subgraph`). Such an op sets `has_bodies` and has no `emit_te`; the
+compiler lowers its bodies instead.
 
-`einsum` and other products of matrices are made of ops, so they compile: NumPy's `einsum_path`
+`einsum` and other matrix products are composed of ops, so they compile. NumPy's `einsum_path`
 chooses the order, and each contraction of two operands is one matmul (`_contraction`).
 
 The tests run over REGISTRY and name no op.

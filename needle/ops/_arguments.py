@@ -25,7 +25,7 @@ def check_tensors(name: str, **inputs: Any) -> None:
 
 def as_source(name: str, a: Tensor, source: Any, shape: Sequence[int]) -> Tensor:
     """Return `source`, a Tensor or a number to put into `a`, in a's dtype and broadcast to `shape`.
-    Raises ShapeError if it does not broadcast, TypeError for anything else."""
+    Raises ShapeError if it does not broadcast, TypeError for any other type."""
     if isinstance(source, (bool, int, float, np.generic)):
         value = source.item() if isinstance(source, np.generic) else source
         source = make_const(full((), value_in(name, value, a.dtype), a.dtype, a.device))

@@ -15,9 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Ops that compute float32 inputs in the lower dtype: products, which become faster.
 LOW = frozenset(("matmul", "grouped_matmul", "conv", "conv_input", "conv_weight"))
-# Ops that compute the lower dtype's inputs in float32: normalizations, reductions, the ops of
+# Ops that compute inputs of the lower dtype in float32: normalizations, reductions, the ops of
 # losses, and functions whose results need float32's range. These are the lists of torch.autocast
-# for GPUs; on CPUs, PyTorch leaves many of them in the dtype of their inputs.
+# for GPUs; on CPUs, PyTorch computes many of these ops in the dtype of their inputs.
 WIDE = frozenset(
     (
         *("layer_norm", "group_norm", "batch_norm_train", "normalize"),
@@ -40,7 +40,8 @@ class _Caster:
         return f"autocast({self.dtype!r})"
 
     def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs in the dtype in which `op` computes. float64 and integers stay."""
+        """Return the inputs in the dtype in which `op` computes; float64 and integers are not
+        cast."""
         name = op.name
         if name in LOW:
             return self.lowered(inputs)
@@ -62,8 +63,8 @@ _CASTERS = {dtype: _Caster(dtype) for dtype in HALVES}
 class autocast:
     """A context manager and decorator that lets this thread's ops choose their dtypes. Products
     (linear layers, convolutions, attention, matmul and einsum) compute in `dtype`, "bfloat16" or
-    "float16"; normalizations, softmax, losses and reductions compute in float32. float64 stays.
-    With `enabled` False nothing is cast, even within another autocast.
+    "float16"; normalizations, softmax, losses and reductions compute in float32. float64 is not
+    cast. With `enabled` False nothing is cast, even within another autocast.
 
     Weights stay float32 and get float32 gradients. Put the forward pass and the loss inside; a
     backward pass is never cast, and uses the dtypes of the forward pass. Recurrent layers compute

@@ -1,4 +1,4 @@
-"""Sums of products as a list of ops: the order in which operands are contracted, and the ops.
+"""Plan a sum of products as a list of ops, and choose the order of the contractions.
 
 A contraction of two operands is one matmul. Shared labels that the result keeps are its batch axes;
 shared labels that are summed are its inner axis. Both operands are permuted and reshaped to that
@@ -26,18 +26,18 @@ from .reduce import Summation
 from .reorder import diagonal
 from .shape import Permute, Reshape
 
-# Functions of one or two tensors, with the places of these tensors among the operands and the
-# earlier results. The last result is the program's result.
+# Functions of one or two tensors, with the indices of these tensors in the list of the operands,
+# followed by the earlier results. The last result is the program's result.
 Program = list[tuple[Callable[..., Tensor], tuple[int, ...]]]
 
-_GUESS = 256  # taken for an unknown size, unless its largest value is smaller
+_GUESS = 256  # stands for an unknown size, unless the largest possible size is smaller
 
 
 def program(
     name: str, inputs: tuple[Labels, ...], output: Labels, shapes: tuple[Shape, ...], half: bool
 ) -> Program:
-    """Return the ops that sum the products over all labels that `output` lacks, for operands in
-    half precision (`half`) or not. Raises ShapeError for extents that do not fit."""
+    """Return the ops that sum the products over all labels that `output` lacks. `half` says whether
+    the operands have half precision. Raises ShapeError for extents that do not fit."""
     run = _Builder(name, inputs, output, shapes, half)
     live = [run.simplified(at, _others(inputs, at)) for at in range(len(inputs))]
     for chosen in _path([run.labels[at] for at in live], output, run.extents):
@@ -81,8 +81,9 @@ def _path(
 
 
 class _Builder:
-    """A program under construction. `labels` and `shapes` describe the values by their places. For
-    a value with merged axes, which the next matmul reads, they describe the axes unmerged."""
+    """A program under construction. A value has an index: the operands come first, then the results
+    of the steps. `labels` and `shapes` describe the values by index. If a value's axes are merged
+    for a matmul, they describe the axes before merging."""
 
     def __init__(
         self,
@@ -109,8 +110,8 @@ class _Builder:
                     )
 
     def add(self, function: Any, places: tuple[int, ...], labels: Iterable[Any]) -> int:
-        """Add a function of the values at `places`, and return the place of its result, whose axes
-        are `labels`."""
+        """Add a function of the values with indices `places`, and return the index of its result,
+        whose axes are `labels`."""
         self.steps.append((function, places))
         self.labels.append(tuple(labels))
         self.shapes.append(self.shape(self.labels[-1]))
@@ -120,8 +121,8 @@ class _Builder:
         return tuple(self.extents[label] for label in labels)
 
     def simplified(self, at: int, others: Collection[Any]) -> int:
-        """Return the place of an operand with each label once, without axes that broadcast. Labels
-        that neither another operand nor the result has are summed."""
+        """Return the index of an operand with each label once and without axes that broadcast. It
+        is summed over labels that neither another operand nor the result has."""
         labels, shape = self.labels[at], self.shapes[at]
         for label in dict.fromkeys(labels):
             if labels.count(label) > 1:
@@ -134,8 +135,8 @@ class _Builder:
         return self.summed(at, others)
 
     def diagonal(self, at: int, label: Any) -> int:
-        """Return the place of the diagonal of a value along all axes of `label`. It is the last
-        axis of the result."""
+        """Return the index of a value's diagonal along all axes with the label `label`. The
+        diagonal is the last axis of the result."""
         labels, shape = list(self.labels[at]), list(self.shapes[at])
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -156,8 +157,8 @@ class _Builder:
         return at
 
     def summed(self, at: int, kept: Collection[Any]) -> int:
-        """Return the place of a value summed over the labels that neither `kept` nor the result
-        have."""
+        """Return the index of a value summed over the labels that neither `kept` nor the result
+        has."""
         labels = self.labels[at]
         gone = [i for i, x in enumerate(labels) if x not in kept and x not in self.output]
         if not gone:
@@ -166,7 +167,7 @@ class _Builder:
         return self.add(Summation(tuple(gone)), (at,), rest)
 
     def arranged(self, at: int, groups: Sequence[Sequence[Any]]) -> int:
-        """Return the place of a value with its axes in the order of groups; each group of labels
+        """Return the index of a value with its axes in the order of `groups`. Each group of labels
         becomes one axis."""
         order = [label for group in groups for label in group]
         labels = self.labels[at]
@@ -178,8 +179,8 @@ class _Builder:
         return at
 
     def contracted(self, a: int, b: int, kept: Collection[Any]) -> int:
-        """Return the place of the product of two values, summed over labels that neither `kept` nor
-        the result have."""
+        """Return the index of the product of two values, summed over labels that neither `kept` nor
+        the result has."""
         a, b = (self.summed(at, {*kept, *self.labels[other]}) for at, other in ((a, b), (b, a)))
         first, second = self.labels[a], self.labels[b]
         shared = [label for label in first if label in second]
@@ -209,8 +210,8 @@ class _Builder:
         return all(places) and min(places[0]) < min(places[1])
 
     def multiplied(self, a: int, b: int, order: Sequence[Any]) -> int:
-        """Return the place of the elementwise product, with axes of extent 1 for labels that one of
-        the two values lacks."""
+        """Return the index of the elementwise product. A value that lacks a label gets an axis of
+        extent 1 for it."""
         sides = []
         for at in (a, b):
             own = self.labels[at]
@@ -222,7 +223,7 @@ class _Builder:
         return self.add(MULTIPLY, tuple(sides), order)
 
     def dot(self, a: int, b: int, batch: Sequence[Any], inner: Sequence[Any]) -> int:
-        """Return the place of the sums of products of two values with the same labels."""
+        """Return the index of the sums of products of two values with the same labels."""
         if self.half:  # a matmul rounds only its sums, not each product
             return self.batched(a, b, batch, (), inner, ())
         sides = [self.arranged(at, [[x] for x in (*batch, *inner)]) for at in (a, b)]
@@ -237,7 +238,7 @@ class _Builder:
         inner: Sequence[Any],
         right: Sequence[Any],
     ) -> int:
-        """Return the place of a product by one matmul for each index of the batch."""
+        """Return the index of a batched product, computed by one matmul over the batch axes."""
         alone = [[x] for x in batch]
         a = self.arranged(a, [*alone, left, inner])
         b = self.arranged(b, [*alone, inner, right])
@@ -247,8 +248,8 @@ class _Builder:
     def product(
         self, a: int, b: int, left: Sequence[Any], inner: Sequence[Any], right: Sequence[Any]
     ) -> int:
-        """Return the place of a product by a single matmul, in which an operand of several axes
-        keeps them as leading axes."""
+        """Return the index of a product without batch axes, computed by one matmul. An operand with
+        several axes keeps them as leading axes."""
         if self.comes_before(right, left):
             a, b, left, right = b, a, right, left
         order = [x for x in self.output if x in left or x in right]
@@ -266,12 +267,12 @@ class _Builder:
         return self.apart(at) if len(right) > 1 else at
 
     def apart(self, at: int) -> int:
-        """Return the place of a matmul's result with its merged axes split again."""
+        """Return the index of a matmul's result with its merged axes split again."""
         return self.add(Reshape(self.shape(self.labels[at])), (at,), self.labels[at])
 
     def finish(self, at: int) -> None:
-        """Add the steps that bring the result's axes into order; at least one step in all, so that
-        the last value is the result."""
+        """Add the steps that put the result's axes in order. The program gets at least one step, so
+        that the last value is the result."""
         at = self.summed(at, ())
         if not self.steps or self.labels[at] != self.output:
             order = tuple(self.labels[at].index(label) for label in self.output)

@@ -69,8 +69,8 @@ class ConvOp(Op):
         return Spec(self.target(a.shape, b.shape), dtype, device)
 
 
-# Convolution on NDArrays. If the device has no kernel for a case, the convolution becomes a product
-# of matrices built for it, and its G groups are the leading axis of a batched matmul.
+# Convolution on NDArrays. If the device has no kernel for a case, matrices are built from the
+# operands and multiplied by a batched matmul, whose batch axis is the G groups.
 
 
 def direct(a: NDArray, b: NDArray, groups: int) -> bool:
@@ -101,7 +101,8 @@ def weights_of(w: NDArray, groups: int) -> NDArray:
 
 
 def rows_of(g: NDArray, groups: int) -> NDArray:
-    """Return outputs (N, rows, columns, O) as matrices by group: (G, N * rows * columns, O / G)."""
+    """Return outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O /
+    G)."""
     n, h, w, o = g.shape
     if groups == 1:
         return g.reshape((1, n * h * w, o))

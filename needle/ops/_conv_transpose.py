@@ -46,7 +46,7 @@ def axes_of(g: Sequence[Extent], window: Window, size: Pair) -> Axes | None:
 
 
 def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None:
-    """Return the axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding
+    """Return the Axis that turns `n` elements into `m` with a kernel of `k`, stride `s`, padding
     `p` and dilation `d`. Return None if extents are symbolic, if both stride and dilation are above
     1, or if the padding cuts off more than the first and the last block."""
     if not (is_known(n) and is_known(m)) or (s > 1 and d > 1):
@@ -89,8 +89,7 @@ def emit(r: ModuleType, g: Expr, w: Expr, axes: Axes, groups: int) -> Expr | Non
 
 
 def _conv(r: ModuleType, g: Expr, w: Expr, axes: Axes, taps: Pair, groups: int) -> Expr:
-    """Return the convolution of g with weights of this number of taps, which gives a result for
-    each block."""
+    """Return the convolution of g with weights of `taps` taps. It has one position per block."""
     lacking = [axis.dilation * (axis.taps - n) for axis, n in zip(axes, taps, strict=True)]
     before = [axis.before - n for axis, n in zip(axes, lacking, strict=True)]
     return r.op.nn.conv2d(
@@ -118,13 +117,13 @@ def _in_phases(axes: Axes) -> bool:
 
 
 def _phases(axes: Axes) -> Iterator[Pair]:
-    """Return the places of the results in a block."""
+    """Return the positions of the results in a block."""
     high, wide = axes
     return itertools.product(range(high.stride), range(wide.stride))
 
 
 def _phase(r: ModuleType, g: Expr, w: Expr, axes: Axes, at: Pair) -> Expr:
-    """Return the results at one place of all blocks."""
+    """Return the results at one position in all blocks."""
     op, ends = r.op, [axis.kernel for axis in axes]
     strides = [axis.stride for axis in axes]
     w = op.strided_slice(w, [0, 1], list(at), ends, strides, assume_inbound=True)

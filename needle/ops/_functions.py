@@ -1,5 +1,5 @@
-"""Expressions for functions of one or two elements, for `emit_te` and its argument `k`. They are
-exact to the last few bits also near 0 and for large quotients, where TVM's functions are not."""
+"""Expressions for functions of one or two elements, for `emit_te` and its argument `k`. Unlike
+TVM's functions, they are exact to the last few bits even near 0 and for large quotients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _of_other_sign(k: TeNamespace, x: Expr, y: Expr) -> Expr:
 
 
 def floor_divided(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """Return the floor of x / y that matches `remainder`, also where `x / y` itself rounds up."""
+    """Return the floor of x / y that matches `remainder`, even where `x / y` itself rounds up."""
     zero, one = (k.tirx.const(value, str(x.ty)) for value in (0, 1))
     rest = fmod(k, x, y)
     quotient = (x - rest) / y
@@ -52,15 +52,14 @@ def _series(k: TeNamespace, x: Expr, factors: list[float]) -> Expr:
 
 
 def expm1(k: TeNamespace, x: Expr) -> Expr:
-    """Return exp(x) - 1; near 0 by its series, to avoid cancellation."""
+    """Return exp(x) - 1, computed near 0 from its series to avoid cancellation."""
     terms = 17 if str(x.ty) == "float64" else 9
     near = x * _series(k, x, [1 / math.factorial(i + 1) for i in range(terms)])
     return k.tirx.Select(k.tirx.abs(x) < _number(k, x, 0.5), near, k.tirx.exp(x) - _number(k, x, 1))
 
 
 def log1p(k: TeNamespace, x: Expr) -> Expr:
-    """Return log(1 + x); near 0 by the series of twice the inverse hyperbolic tangent of
-    x / (2 + x)."""
+    """Return log(1 + x), computed near 0 from the series of 2 artanh(x / (2 + x))."""
     terms = 14 if str(x.ty) == "float64" else 6
     ratio = x / (_number(k, x, 2) + x)
     near = ratio * _series(k, ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
@@ -97,7 +96,7 @@ def atanh(k: TeNamespace, x: Expr) -> Expr:
 
 
 def sinh(k: TeNamespace, x: Expr) -> Expr:
-    """Return (exp(x) - exp(-x)) / 2 by expm1, which keeps all digits near 0."""
+    """Return (exp(x) - exp(-x)) / 2, computed with expm1, which keeps all digits near 0."""
     half, limit = _number(k, x, 0.5), _number(k, x, 20)
 
     def of(x: Expr) -> Expr:
@@ -117,7 +116,7 @@ def cosh(k: TeNamespace, x: Expr) -> Expr:
 
 
 def tanh(k: TeNamespace, x: Expr) -> Expr:
-    """Return tanh by expm1, which keeps all digits near 0."""
+    """Return tanh, computed with expm1, which keeps all digits near 0."""
 
     def of(x: Expr) -> Expr:
         below = expm1(k, _number(k, x, -2) * x)

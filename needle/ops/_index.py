@@ -1,4 +1,4 @@
-"""The common part of ops that take elements from positions, or put elements there."""
+"""The common part of ops that read or write elements at positions given by an index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from . import _te
 HOW = ("set", "add", "mul", "max", "min")
 
 # Adjacent elements that one task handles at once: enough for vectors, few enough to share the work.
-# If no other axis divides the work, they are fewer, down to a few cache lines.
+# There are fewer, down to a few cache lines, if no other axis divides the work.
 _COLUMNS, _FEW_COLUMNS = 256, 32
 # Number of elements that one task copies.
 _PIECE = 1 << 14
 
-# Annotation of loops that copy an input before the output is written. Code that writes over its
+# Annotation of loops that copy an input before the output is written. Code that overwrites its
 # input omits these loops.
 COPIED = "needle.copied"
 
@@ -69,9 +69,9 @@ def put_te(
     """Return a copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
     positions along `axis` that the index names. Positions out of range are skipped.
 
-    With `each`, the index has the source's shape. Without it, the index has the shape of the
-    source's axes from `axis` on that it replaces, and each position takes a whole slice. Threads
-    divide the other axes, so that elements for one position come in the order of the index.
+    With `each`, the index has the source's shape. Without it, the source has the index's axes in
+    place of `axis`, and each position takes a whole slice. Threads divide the other axes, so that
+    elements for the same position are combined in the order of the index.
     """
     end = axis + (1 if each else len(index.shape))
     dtype, extent = _te.dtype_of(source), shape[axis]
@@ -93,7 +93,7 @@ def put_te(
     alone = _te.is_one(outer * blocks)  # then several tasks copy, and after them one task puts all
 
     def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
-        """Return the index of an element in the result: its axes before, at and behind `axis`."""
+        """Return the index of an element in the result: its axes before, at and after `axis`."""
         return [*_te.unravel(k, at, shape[:axis]), place, *_te.unravel(k, j, shape[axis + 1 :])]
 
     def copy(s: Any, old: Any, out: Any, at: list[Expr]) -> None:

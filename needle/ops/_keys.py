@@ -25,8 +25,8 @@ _WHOLE = Range()
 
 
 class Span(NamedTuple):
-    """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis
-    whose extent, or a slice whose ends, depend on dims. All but the step may be expressions."""
+    """`length` positions along an axis, from `start` in steps of `step`. It stands for a slice if
+    the axis's extent or the slice's ends depend on dims. All but the step may be expressions."""
 
     start: int
     step: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 Entry = int | Range | Span | None
 Key = tuple[Entry | EllipsisType, ...]  # at most one Ellipsis
-BasicEntry = int | slice | Range | Span | EllipsisType | None  # an entry in brackets
+BasicEntry = int | slice | Range | Span | EllipsisType | None  # an entry between brackets
 BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
@@ -110,8 +110,8 @@ def _within(place: int, n: int, low: int, high: int) -> int:
 
 
 def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
-    """Return the same key for an axis of any size: entries of an axis whose extent is an expression
-    count from the front. Raises the errors of `sliced_shape`."""
+    """Return an equivalent key that is valid at all sizes: on an axis whose extent is an
+    expression, entries count from the front. Raises the errors of `sliced_shape`."""
     out: list[Entry] = []
     axis = 0
     for entry in expand(name, key, len(shape)):

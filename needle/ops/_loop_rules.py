@@ -1,5 +1,5 @@
-"""Rules of ops with bodies that need tracing or layers. needle.loops and needle.recurrence, which
-import these ops, define them."""
+"""Rules for ops with bodies. The rules need tracing or layers, so needle.loops and
+needle.recurrence, which import these ops, define them."""
 
 from types import SimpleNamespace
 

@@ -22,15 +22,15 @@ Array = np.ndarray[Any, Any]
 
 
 class NumpyOp(Op):
-    """Base of ops whose `values` maps float32 or float64 NumPy arrays to such arrays.
+    """Base of ops whose method `values` maps float32 or float64 NumPy arrays to such arrays.
 
     A subclass is a frozen dataclass with `name`, `arity`, `values`, `gradient`, `check` and the
-    attributes that these read. It is in no registry, because it cannot be translated: a trace
-    refuses it.
+    attributes that these read. It is in no registry, because it has no compiled form: a trace
+    rejects it.
     """
 
     infer_first = True  # so that an error about shapes is ours, not NumPy's
-    # Words of the error message about a matrix for which NumPy raises a LinAlgError.
+    # What the error message says of a matrix for which NumPy raises a LinAlgError.
     fails: ClassVar[str] = ""
 
     def check(self, *shapes: Any) -> None:
@@ -56,7 +56,7 @@ class NumpyOp(Op):
         raise NotImplementedError(f"{self.name}: values is not defined")
 
     def failed(self, x: Array, *others: Array) -> str:
-        """Return words for the error: which matrix of `x` fails, and why."""
+        """Return the part of the error message that says which matrix of `x` fails, and why."""
         for index in np.ndindex(x.shape[:-2]):
             try:
                 self.values(
@@ -94,7 +94,7 @@ def check_matrices(name: str, shape: Shape) -> None:
 
 
 def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
-    """Return the inputs in the dtype in which they are computed, and the dtype of the result: their
+    """Return the inputs in the dtype of the computation, and the dtype of the result: the inputs'
     common dtype, or float64 for integers. Half precision is computed in float32. Raises TypeError
     for anything but Tensors, TraceError while tracing."""
     refuse_trace(name)
@@ -108,7 +108,7 @@ def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
 
 
 def in_dtype(x: Tensor, dtype: str) -> Tensor:
-    """Return `x` in this dtype, or `x` itself if it has it."""
+    """Return `x` in `dtype`, or `x` itself if it has that dtype."""
     return x if x.dtype == dtype else cast(x, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Operands of ops that are not Tensors: Python numbers (which are weak), arrays, and sizes."""
+"""Convert operands that are not Tensors: Python numbers (which are weak), arrays, and sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def operand(x: Any, like: Tensor) -> Tensor | None:
     """Return `x` as a Tensor on like's device, or None if it cannot be one.
 
     A number gets like's dtype unless it is of a higher kind: an int with bools, a float with
-    integers. Raises OverflowError, as NumPy does, for an integer that the dtype does not hold.
+    integers. Raises OverflowError, as NumPy does, for an integer that the dtype cannot hold.
     """
     if isinstance(x, Tensor):
         return x
@@ -58,7 +58,7 @@ def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
 
 
 def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
-    """Return `op` of the inputs. At least one input is a Tensor; the others may be numbers and
+    """Apply `op` to the inputs. At least one input is a Tensor; the others may be numbers and
     arrays. The first `after` inputs are Tensors whose dtype does not affect the others. Raises
     TypeError for other inputs."""
     for x in inputs:
@@ -70,7 +70,7 @@ def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
 def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
     like = next((x for x in inputs if isinstance(x, Tensor)), None)
     if like is None:
-        # Without a Tensor, numbers take the dtype of a Tensor made of them.
+        # Without a Tensor, numbers get the dtype of a Tensor that is created from them.
         device = next((x.device for x in before if isinstance(x, Tensor)), None)
         numbers = all(isinstance(x, (*SCALARS, np.generic)) for x in inputs)
         if device is None or not numbers:

@@ -1,4 +1,4 @@
-"""Bools of one element that decide how a computation continues."""
+"""Check predicates: bools of one element that decide how a computation continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The axis of 0-d tensors, which may be named 0 or -1 as in PyTorch."""
+"""Let functions take 0 or -1 as the axis of a 0-d tensor, as in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The common part of scans along an axis: compiled code passes once over each line."""
+"""The common part of scans along an axis. Compiled code passes once over each line: the elements
+that differ only in their position along the axis."""
 
 from __future__ import annotations
 

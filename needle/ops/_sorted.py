@@ -53,7 +53,7 @@ def sorted_rows(k: TeNamespace, x: TeTensor, descending: bool) -> list[TeTensor]
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
         return k.statements(lambda s: write(s, ins, outs))
 
-    # The spare memory has one axis: TVM drops parts of several axes that it takes as unwritten.
+    # The spare memory has one axis. With several, TVM drops parts that it considers unwritten.
     spare = [key_dtype] if short else [key_dtype, "int32"] * 2
     shapes = [x.shape, x.shape, *[[rows * length]] * len(spare)]
     return list(k.te.extern(shapes, [x], body, dtype=[dtype, "int64", *spare], name="sort"))[:2]
@@ -103,7 +103,7 @@ def _by_digits(
         def digit(i: Expr, low: int = low, keys: Any = old[0]) -> Expr:
             found = k.tirx.shift_right(keys[base + i], k.tirx.const(low, kind))
             found = k.tirx.Cast("int32", found & k.tirx.const(_BUCKETS - 1, kind))
-            # The sign is the highest bit, and comes first.
+            # The highest bit is the sign, and negative numbers come first.
             top = signed and low + _DIGIT == bits
             return found ^ k.tirx.const(_BUCKETS // 2, "int32") if top else found
 

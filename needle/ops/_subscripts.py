@@ -17,9 +17,9 @@ Labels = tuple[Any, ...]
 
 
 def parsed(subscripts: str, ranks: tuple[int, ...]) -> tuple[tuple[Labels, ...], Labels]:
-    """Return the labels of operands with these numbers of axes, and of the result. Raises
-    ValueError for subscripts that are not valid, ShapeError for an operand with another number of
-    axes."""
+    """Return the labels of the operands, which have `ranks` axes, and of the result. Raises
+    ValueError for subscripts that are not valid, ShapeError for an operand whose number of axes
+    does not fit them."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = [_term(subscripts, part) for part in left.split(",")]

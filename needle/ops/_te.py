@@ -21,7 +21,7 @@ from ..backend_ndarray.dtypes import (
 from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
 from . import _functions
 
-WORK = "needle.work"  # annotates a parallel loop with the instructions of all its tasks together
+WORK = "needle.work"  # annotates a parallel loop with the instruction count of all its tasks
 
 Reducer = Callable[..., TeTensor]  # te.sum, or the result of te.comm_reducer
 
@@ -194,9 +194,9 @@ def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
 
 
 def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
-    """Return `axes` in the order in which their elements are added: first the trailing axes of all
-    `ndim`, then the others. Adding thousands of float32 numbers one after the other loses two
-    digits."""
+    """Return `axes` in groups, in the order in which to sum over them: first those that are the
+    last of all `ndim` axes, then the others. Adding thousands of float32 numbers one after the
+    other loses two digits."""
     inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
     outer = tuple(a for a in axes if a not in inner)
     return [some for some in (inner, outer) if some]
@@ -229,7 +229,7 @@ def moments(
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
     """Return x / number, elementwise in x's dtype; `number` may be an expression.
 
-    TVM refuses a divisor that is known to be 0.
+    TVM rejects a divisor that is known to be 0.
     """
     value = number
     while hasattr(value, "value"):  # a constant, or a cast constant
@@ -281,7 +281,7 @@ def broadcast(
 
 
 def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Return tanh of x. It keeps NaN, which TVM clamps, and in float64 the digits near 0."""
+    """Return tanh of x. NaN stays NaN (TVM clamps it), and float64 keeps all digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
     return elementwise(k, lambda v: tanh_or_nan(k, v), x)
@@ -293,7 +293,7 @@ def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Return erf of x, which keeps NaN."""
+    """Return erf of x; NaN stays NaN."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
@@ -326,8 +326,8 @@ def sum_of_few(
     name: str,
 ) -> TeTensor:
     """Return the sums of part(t, *indices) over t below a small `count`, cast to `dtype`; the parts
-    have the dtype in which `dtype` is computed. If `count` is a number, the terms are written out,
-    so that they fuse with the ops that follow."""
+    have the dtype in which `dtype` is computed. If `count` is a number, the sum is unrolled, so
+    that it fuses with the ops that follow."""
     wide, number = compute_dtype(dtype), getattr(count, "value", count)
     if not isinstance(number, int):
         t = k.te.reduce_axis((0, count), name="t")
@@ -344,7 +344,7 @@ def sum_of_few(
 
 
 def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
-    """Return the place along each axis for a row-major position in all axes."""
+    """Return the index along each axis of the element with the row-major index `flat`."""
     places: list[Expr] = []
     for number, n in reversed(list(enumerate(extents))):
         places.insert(0, k.tirx.floormod(flat, n) if number else flat)
@@ -367,7 +367,7 @@ def all_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
     """Write statements that set flag[0], an int32, to whether condition(j) holds for all j below a
-    small `count`. (TVM replaces `not a >= b` by `a < b`, which differs for NaN.)"""
+    small `count`. (TVM replaces `not a >= b` with `a < b`, which differs for NaN.)"""
     flag[0] = k.tirx.const(1, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
@@ -375,8 +375,8 @@ def all_in(
 
 def tasks(s: Any, count: Extent, work: Extent) -> Any:
     """Return a loop of statements (`TeNamespace.statements`) over `count` tasks that threads
-    divide. A CPU runs a small `work`, the instructions of all tasks together, on one thread: others
-    would start too late."""
+    divide. `work` is the number of instructions of all tasks. If it is small, a CPU runs all tasks
+    on one thread, because other threads would start too late."""
     known = getattr(work, "value", work)
     notes = {WORK: known} if isinstance(known, int) else {}
     return s.parallel(0, count, annotations=notes)

@@ -238,7 +238,7 @@ def samples(
 
 
 def error_samples(states: int, numbers: int = 0) -> tuple[ErrorSample, ...]:
-    """Return error samples of a step whose state is this number of tensors, then of `numbers`."""
+    """Return error samples of a step whose state is `states` tensors and then `numbers` numbers."""
     like = [(2, 3)] * states + [()] * numbers
     whole = Arg((2, 3), dtype="int32")
     return (

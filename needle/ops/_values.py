@@ -1,5 +1,5 @@
-"""Checks of values beyond their dtype: class numbers, probabilities, lengths. A trace has no
-values, so only dtypes are checked while tracing."""
+"""Checks of the values of tensors: class numbers, probabilities, lengths. A trace has no values, so
+only dtypes are checked while tracing."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def as_window(
 ) -> Window:
     """Return a Window from ints or pairs. Raises TypeError or ValueError for anything else."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
-    # An unhashable value cannot be a cache key, and is no int: its repr takes its place and raises.
+    # An unhashable value cannot be a cache key, and is not an int: its repr raises the error.
     return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
@@ -90,7 +90,7 @@ def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
         given = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
         rows, columns = (as_extent(v) for v in given)
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: {what} {value!r} must be an int or two") from None
+        raise TypeError(f"{name}: {what} {value!r} must be an int or a pair of ints") from None
     if rows < least or columns < least:
         raise ValueError(f"{name}: {what} {value} must be at least {least}")
     if rows > LARGEST or columns > LARGEST:

@@ -36,7 +36,8 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 @register
 class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
-    """y = x * Phi(x), where Phi is the normal distribution function, computed by erf (not tanh)."""
+    """y = x * Phi(x), where Phi is the normal distribution function, computed with erf, not
+    tanh."""
 
     reads = frozenset({"inputs"})
 

@@ -144,7 +144,7 @@ class _Put(Index):
 
     def _of_product(self, out_grad: Tensor, x: Tensor, index: Tensor, source: Tensor) -> Gradients:
         """Return the gradients of a product: out_grad times the other factors. They are right
-        even where a factor is 0, since the others are multiplied without it."""
+        even where a factor is 0, because the other factors are multiplied without it."""
         to_x = self.put("mul", out_grad, index, source)
         if not source.requires_grad:
             return to_x, None, None
@@ -233,7 +233,7 @@ class PutAlongAxis(_Put):
         return put_te(k, x, index, source, x.shape, axis, self.how, self.name, each=True)
 
 
-_SLICE = 16  # a slice of fewer elements is not worth a loop of its own
+_SLICE = 16  # a slice with fewer elements is not worth a loop of its own
 
 
 @register
@@ -285,7 +285,7 @@ class Put(_Put):
             put = kernels.scatter if self.how == "set" else kernels.scatter_add
             put(out.view, index.view, source.view, axis)
             return out
-        # The index's axes merged into one; its positions hold for all elements of a slice.
+        # The index's axes are merged into one; each position applies to all elements of a slice.
         end = axis + index.ndim
         shape = (*x.shape[:axis], index.size, *x.shape[axis + 1 :])
         line = (index.size, *[1] * (source.ndim - end))
@@ -369,7 +369,7 @@ def put_along_axis(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int, how: str = "set"
 ) -> Tensor:
     """Return a copy of `a` with the elements of `source` at the positions of `index` along `axis`.
-    `how` is "set" (the last element for a position stays) or "add", "mul", "max" or "min", which
+    `how` is "set" (the last element for a position wins) or "add", "mul", "max" or "min", which
     combine all elements for a position with the old one. `source` broadcasts to index's shape; `a`
     and `index` broadcast along the other axes.
 

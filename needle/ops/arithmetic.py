@@ -175,7 +175,7 @@ class Power(Binary):
 
 
 class _Select(Binary):
-    """Base of maximum and minimum: NaN if either is NaN. A tie shares the gradient equally."""
+    """Base of maximum and minimum: NaN if either is NaN. Equal elements share the gradient."""
 
     reads = frozenset({"inputs"})
     samples = binary()
@@ -191,7 +191,7 @@ class _Select(Binary):
 
 @register
 class Maximum(_Select):
-    """y = the larger of a and b, NaN if either is NaN. A tie shares the gradient equally."""
+    """y = the larger of a and b, NaN if either is NaN. Equal elements share the gradient."""
 
     first = "greater"
     reference = np.maximum
@@ -207,7 +207,7 @@ class Maximum(_Select):
 
 @register
 class Minimum(_Select):
-    """y = the smaller of a and b, NaN if either is NaN. A tie shares the gradient equally."""
+    """y = the smaller of a and b, NaN if either is NaN. Equal elements share the gradient."""
 
     first = "less"
     reference = np.minimum

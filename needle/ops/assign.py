@@ -30,8 +30,8 @@ def set_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
     """Return a copy of `a` with a[key] = value. `value` broadcasts and is converted to a's dtype.
 
     Raises IndexError for a `key` out of range, ShapeError for a value that does not broadcast, and
-    TraceError while tracing for a mask without a value, unless `value` fits every element of the
-    mask. A compiled function skips positions out of range that it computes itself.
+    TraceError while tracing for a mask whose values are not known, unless one `value` fits all
+    elements of the mask. A compiled function skips positions out of range that it computes itself.
 
     >>> ndl.zeros(3).at[1:].set(5.0).numpy().tolist()
     [0.0, 5.0, 5.0]
@@ -106,8 +106,8 @@ def _combined(how: str, old: Tensor, new: Tensor) -> Tensor:
 
 
 def _covers(a: Tensor, key: Any, value: Any) -> bool:
-    """Return whether the key is one mask, and the value has one element (or slice) for all the
-    elements that it picks."""
+    """Return whether the key is a single mask, and the value is one element (or slice) for all
+    elements that the mask picks."""
     is_mask = isinstance(key, (Tensor, NDArray, np.ndarray)) and str(key.dtype) == "bool"
     if not is_mask or key.ndim == 0 or key.shape != a.shape[: key.ndim]:
         return False

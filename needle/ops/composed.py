@@ -181,8 +181,7 @@ def logit(a: Tensor, eps: float | None = None) -> Tensor:
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """Return log(exp(a) + exp(b)), with broadcasting and without overflow; integers give
-    float64."""
+    """Return log(exp(a) + exp(b)) without overflow, with broadcasting; integers give float64."""
     check_tensors("logaddexp", a=a, b=b)
     top = maximum(a, b)
     apart = where(top == minimum(a, b), 0, abs(a - b))  # 0 also for equal infinities

@@ -34,8 +34,8 @@ def _predicate(*shape: int) -> Arg:
 
 @register
 class Cond(Op):
-    """The results of one of two bodies. The first input, a bool, chooses the body; both bodies take
-    all other inputs.
+    """The results of one of two bodies. The first input, a bool, chooses the body; all other inputs
+    are the inputs of both bodies.
 
     Only the chosen body runs.
     """
@@ -78,8 +78,8 @@ class Cond(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in found])
 
     def fitted(self, given: Sequence[Spec]) -> Cond:
-        """Return the same choice with bodies for these inputs: the bodies may have been traced for
-        other dtypes."""
+        """Return the same op with bodies for the inputs `given`, because its bodies may have been
+        traced for other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given[1:]])
         true, false = (replace(each, inputs=inputs) for each in (self.true, self.false))
         return replace(self, true=true, false=false)

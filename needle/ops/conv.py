@@ -1,8 +1,8 @@
 """Convolution over (N, H, W, C), and the two ops of its gradient.
 
-The scalar product <conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g,
-`ConvInput` its derivative by x and `ConvWeight` its derivative by w, so the gradients of each of
-these ops, of any order, are the other two.
+The scalar product <conv(x, w), g> is linear in x, w and g. Its derivatives with respect to g, x and
+w are `Conv`, `ConvInput` and `ConvWeight`, so the gradients of each of these ops, of any order, are
+computed by the other two.
 """
 
 from __future__ import annotations
@@ -233,9 +233,9 @@ class ConvInput(_conv.ConvOp):
 
 @register
 class ConvWeight(_conv.ConvOp):
-    """y (*kernel, C / groups, O) = for each weight, the sum of the elements of x (N, H, W, C) that
-    it multiplies, times the outputs g (N, rows, columns, O). It is the gradient of conv for its
-    weight."""
+    """y (*kernel, C / groups, O) = for each weight, the sum of x * g over the elements of x (N, H,
+    W, C) that it multiplies and their outputs g (N, rows, columns, O). It is the gradient of conv
+    for its weight."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -379,8 +379,8 @@ def conv_weight(
     groups: int = 1,
 ) -> Tensor:
     """Return the gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the
-    sum of its inputs in `a` (N, H, W, C) times the outputs `b` (N, rows, columns, O). `kernel`,
-    `stride`, `padding`, `dilation` and `groups` belong to `conv`. Raises ShapeError if the shapes
-    do not match."""
+    sum of a * b over the elements of `a` (N, H, W, C) that it multiplies and their outputs `b` (N,
+    rows, columns, O). `kernel`, `stride`, `padding`, `dilation` and `groups` belong to `conv`.
+    Raises ShapeError if the shapes do not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

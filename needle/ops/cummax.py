@@ -32,7 +32,7 @@ class _Running(Along):
 
     largest = True
     reads = frozenset({1})
-    rows = 2  # LLVM would make vectors of more rows, element by element
+    rows = 2  # with more rows, LLVM would build vectors element by element
     samples = _SAMPLES
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -70,7 +70,7 @@ class _Running(Along):
         return _te.cast(k, values, dtype), places
 
     def _taken(self, k: TeNamespace, value: Expr, best: Expr) -> Expr:
-        """Return whether a value becomes the best, from its position on."""
+        """Return whether a value replaces the best value so far."""
         taken = self._reaches(value, best)
         return k.tirx.any(taken, k.tirx.isnan(value)) if is_floating(_dtype(value)) else taken
 
@@ -95,15 +95,15 @@ class _Running(Along):
         else:
             # The position comes first, because `_taken` reads the old best value.
             where[j] = k.tirx.Select(self._taken(k, value, best[j]), i, where[j])
-            # `further` compares again: comparison and choice are then one instruction, for which
-            # the next step waits.
+            # `further` compares again. Comparison and choice are then one instruction, and the next
+            # step waits only for that.
             best[j] = further(k, value, best[j], _dtype(value))
         outs[0][place], outs[1][place] = best[j], where[j]
 
     def _by_blocks(self, k: TeNamespace, x: TeTensor, kinds: Sequence[str]) -> list[TeTensor]:
-        """Return the results of rows, computed in blocks. Most blocks have no better element, and
-        repeat the best so far. Some rise from each element to the next, and are copied. Only the
-        other blocks take a step for each element."""
+        """Return the results of rows, computed in blocks. Most blocks contain no better element;
+        their results repeat the best so far. Blocks that improve with every element are copied.
+        Only the other blocks take a step for each element."""
         axis = self.axis % len(x.shape)  # any axes after it have extent 1
         n, rows = x.shape[axis], prod(x.shape[:axis], start=k.tirx.const(1, "int64"))
 

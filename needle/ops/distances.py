@@ -13,7 +13,7 @@ from .reduce import summation
 from .reductions import _root, norm
 from .shape import transpose
 
-_FEW = 25  # more rows are computed from products instead of differences, as in PyTorch
+_FEW = 25  # with more rows, distances come from products, not differences, as in PyTorch
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
@@ -22,8 +22,8 @@ def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
 
     `p` may be 0 (the number of elements that differ) or infinite (the largest difference). The
     gradient of a distance of 0 is 0. Euclidean distances of more than 25 rows are computed from
-    products; their rounding errors are relative to the rows, not to the distance. Raises ShapeError
-    for other shapes, ValueError for a negative `p`.
+    products; their rounding errors are relative to the rows' norms, not to the distance. Raises
+    ShapeError for other shapes, ValueError for a negative `p`.
 
     >>> ndl.cdist(ndl.tensor([[0.0, 0.0], [3.0, 4.0]]), ndl.tensor([[0.0, 0.0]])).tolist()
     [[0.0], [5.0]]

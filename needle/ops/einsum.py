@@ -34,7 +34,7 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
     at most 256.
 
     Raises ValueError for subscripts that cannot be read or do not fit the number of operands,
-    ShapeError for an operand with another number of axes or for extents of one name that differ.
+    ShapeError for an operand with the wrong number of axes or for extents of one name that differ.
 
     >>> a, b = ndl.ones(2, 3), ndl.ones(3, 4)
     >>> ndl.einsum("ij,jk->ki", a, b).shape
@@ -93,7 +93,7 @@ def _program_of_text(subscripts: str, shapes: tuple[Shape, ...], half: bool) -> 
 
 
 def _interleaved(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """Return the operands, their lists of labels, and the list of the result or None."""
+    """Return the operands, their lists of labels, and the result's list of labels or None."""
     wanted = arguments[-1] if len(arguments) % 2 else None
     pairs = arguments[: len(arguments) // 2 * 2]
     return pairs[::2], list(pairs[1::2]), wanted

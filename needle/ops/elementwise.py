@@ -27,8 +27,8 @@ _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
 
 class _Float(Elementwise):
-    """Base of float-valued functions, which compute integers and bools in float64. An op is one
-    row:
+    """Base of float-valued functions, which compute integers and bools in float64. The class line
+    says almost everything about such an op:
 
     class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y): ...
 

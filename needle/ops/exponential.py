@@ -27,7 +27,7 @@ def _coefficients(text: str) -> tuple[float, ...]:
 
 # P. J. Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied
 # Statistics 37, 1988: coefficients of the numerator and the denominator in the middle, in the
-# tails and far out, from the constant on.
+# tails and far out, starting with the constant.
 _MIDDLE = (
     _coefficients(
         "3.3871328727963666080e0 1.3314166789178437745e2 1.9715909503065514427e3 "
@@ -99,7 +99,7 @@ def _te_erfinv(k: TeNamespace, x: TeTensor) -> TeTensor:
     def root(v: Expr) -> Expr:
         return k.tirx.sqrt(-k.tirx.log(const(0.5) - k.tirx.abs(v * const(0.5))))
 
-    # Two steps, because an expression would repeat the root in every use.
+    # Two steps, because a single expression would compute the root again at every use.
     roots = _te.elementwise(k, root, wide)
 
     def fn(*i: Expr) -> Expr:

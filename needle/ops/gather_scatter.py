@@ -42,8 +42,8 @@ def gather(a: Tensor, axis: int, index: Tensor) -> Tensor:
 
 def scatter(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """Return a copy y of `a` with y[..., index[..., j, ...], ...] = source[..., j, ...] along
-    `axis`, as PyTorch's scatter. `index` may be shorter than `a` along the other axes, and shorter
-    than `source` along all axes. If positions repeat, the last element of `source` stays, and only
+    `axis`, as in PyTorch. `index` may be shorter than `a` along the other axes, and shorter
+    than `source` along all axes. If positions repeat, the last element of `source` wins, and only
     it receives a gradient.
 
     Raises IndexError for a position out of range. A compiled function checks the indices it is
@@ -189,7 +189,7 @@ def unique(
     axis: int | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """Return the distinct elements of `a` in ascending order, or the distinct slices along `axis`.
-    With `return_inverse`, also return the place of each element among them, and with
+    With `return_inverse`, also return the index of each element of `a` among them, and with
     `return_counts` how often each occurs (int64). No gradient flows back. Raises TraceError while
     tracing, because values decide the shape.
 

@@ -1,4 +1,4 @@
-"""Indexing with arrays and masks: a slice, a permutation and one take."""
+"""Indexing with arrays and masks, composed of a slice, a permutation and one take."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     and bool masks (NumPy arrays, lists, NDArrays or Tensors).
 
     Raises IndexError for an index out of range and for masks and arrays that do not fit, ValueError
-    for an index on another device. Raises TraceError while tracing for a mask without a value,
-    because the number of its True elements decides the shape. A compiled function checks the
+    for an index on another device. Raises TraceError while tracing for a mask whose values are not
+    known, because the number of its True elements decides the shape. A compiled function checks the
     indices it is called with, and clamps those that it computes itself.
 
     >>> x = ndl.Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])

@@ -73,7 +73,7 @@ class GroupNorm(Op):
         return Spec(x.shape, dtype, common_device(self.name, x, weight, bias))
 
     def grouped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of x with each group's elements along one last axis."""
+        """Return the shape of x with the elements of each group merged into a last axis."""
         return (shape[0], self.groups, prod(shape[1:]) // self.groups)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:

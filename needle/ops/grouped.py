@@ -1,4 +1,4 @@
-"""Products of rows and the matrix of their group, as in a mixture of experts."""
+"""Products of rows with the matrix of each row's group, as in a mixture of experts."""
 
 from __future__ import annotations
 

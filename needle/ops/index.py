@@ -205,8 +205,9 @@ class RavelIndex(Op):
 
 @register
 class SegmentSum(Index):
-    """y = zeros with `extent` along `axis`, plus the slices of x at the positions of an integer
-    index: the gradient of take. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
+    """y = zeros with `extent` along `axis`, to which the slices of x are added at the positions of
+    an integer index: the gradient of take. x.shape is y.shape[:axis] + index.shape +
+    y.shape[axis + 1:]."""
 
     extent: int
     axis: int = 0
@@ -313,9 +314,10 @@ def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
 
 
 def segment_sum(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
-    """Return zeros with `extent` along `axis`, plus the slices of `a` at `index`. The axes of `a`
-    from `axis` on are the axes of `index`. Raises IndexError for an index out of range. A compiled
-    function checks the indices it is called with, and skips invalid ones that it computes itself.
+    """Return zeros with `extent` along `axis`, to which the slices of `a` are added at `index`. `a`
+    has the axes of `index` in place of `axis`. Raises IndexError for an index out of range. A
+    compiled function checks the indices it is called with, and skips invalid ones that it computes
+    itself.
     """
     return apply(SegmentSum(extent, axis), (a, index))
 

@@ -286,9 +286,9 @@ def left_shift(a: Operand, b: Operand) -> Tensor:
 
 
 def right_shift(a: Operand, b: Operand) -> Tensor:
-    """Return a >> b of integers, which repeats the sign bit, with broadcasting; 0 or -1 (the sign)
-    where b is negative or at least the number of bits. Raises TypeError for floats and two
-    bools."""
+    """Return a >> b of integers, with broadcasting. The shift repeats the sign bit; the result is 0
+    or -1 (the sign) where b is negative or at least the number of bits. Raises TypeError for floats
+    and two bools."""
     return applied(RIGHT_SHIFT, a, b)
 
 

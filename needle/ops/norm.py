@@ -373,7 +373,7 @@ def batch_norm(
 def batch_norm_train(
     a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
 ) -> TensorTuple:
-    """Return (y, mean, variance), where y is `a` normalized over all axes but `axis` by its own
-    mean and biased variance, to which `eps` is added, times `weight` plus `bias`. Raises ShapeError
+    """Return (y, mean, variance). y is `a`, normalized with its mean and biased variance over all
+    axes but `axis`, times `weight` plus `bias`. `eps` is added to the variance. Raises ShapeError
     if there are no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

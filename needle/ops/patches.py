@@ -20,7 +20,7 @@ def unfold(
     """Return the patches of the images `a` (N, C, H, W) as columns: (N, C * kh * kw, patches). For
     one image (C, H, W), the result has no N.
 
-    `kernel_size` (kh, kw), `dilation`, `padding` (with 0) and `stride` are ints or pairs (rows,
+    `kernel_size` (kh, kw), `dilation`, `padding` (with zeros) and `stride` are ints or pairs (rows,
     columns). Raises ShapeError if no patch fits.
 
     >>> ndl.unfold(ndl.zeros(1, 3, 4, 4), kernel_size=2, stride=2).shape
@@ -49,7 +49,7 @@ def fold(
 ) -> Tensor:
     """Return images (N, C, *output_size) that are the sums of the overlapping patches `a` (N,
     C * kh * kw, patches): the gradient of `unfold`. `kernel_size`, `dilation`, `padding` and
-    `stride` are as in `unfold`. Raises ShapeError if images of `output_size` have other patches."""
+    `stride` are as in `unfold`. Raises ShapeError unless the shape of `a` fits such images."""
     check_tensors("fold", a=a)
     if a.ndim == 2:
         whole = reshape(a, (1, *a.shape))

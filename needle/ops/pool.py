@@ -80,7 +80,7 @@ class _Pool(Op):
     def reduced(
         self, k: TeNamespace, x: TeTensor, reducer: _te.Reducer, around: Expr | None
     ) -> TeTensor:
-        """Return `reducer` over the windows of x padded with `around`."""
+        """Apply `reducer` to the windows of x, which is padded with `around`."""
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation

@@ -24,9 +24,9 @@ from .shape import broadcast_to, reshape
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the batched product y[i] = a[i] @ b[i] of `a` (batch, n, m) and `b` (batch, m, p), as
-    PyTorch's bmm; `matmul` also broadcasts. The result has the common dtype. Raises ShapeError for
-    other shapes.
+    """Return the batched product y[i] = a[i] @ b[i] of `a` (batch, n, m) and `b` (batch, m, p),
+    like PyTorch's bmm; `matmul` also broadcasts. The result has the common dtype. Raises ShapeError
+    for other shapes.
 
     >>> ndl.bmm(ndl.ones(2, 3, 4), ndl.ones(2, 4, 5)).shape
     (2, 3, 5)
@@ -109,8 +109,8 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the dot product of vectors, or a @ b for matrices, in the common dtype. As in NumPy, a
-    0-d operand scales the other. With more axes, it sums over the last axis of `a` and the last but
-    one axis of `b`, and the result has the other axes of `a`, then the other axes of `b`.
+    0-d operand scales the other. With more axes, the sum is over the last axis of `a` and the last
+    but one of `b`, and the result has the other axes of `a`, then the other axes of `b`.
     (PyTorch's dot takes only vectors.) Raises ShapeError if the extents differ.
 
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
@@ -152,7 +152,7 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _interleaved(shape: Sequence[int], fill: int, side: int) -> tuple[int, ...]:
-    """Return each extent with `fill` behind it (side 0) or before it (side 1)."""
+    """Return the extents with `fill` after (side 0) or before (side 1) each of them."""
     return tuple(x for n in shape for x in ((fill, n) if side else (n, fill)))
 
 

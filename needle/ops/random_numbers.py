@@ -1,4 +1,4 @@
-"""Random numbers computed from a counter, so that eager and compiled code draw the same."""
+"""Random numbers computed from a counter, so that eager and compiled code draw the same numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATE = Arg((2,), 0, 1000, dtype="int64", special=False)
 class RandomUniform(Op):
     """y = numbers of `shape` in [0, 1), float64 if `wide` and float32 otherwise, drawn by Philox
     4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). The input is int64
-    (2,): the key, and the number of the first block of four 32-bit words. `blocks` is the number of
+    (2,): the key, and the index of the first block of four 32-bit words. `blocks` is the number of
     blocks that the numbers take."""
 
     shape: tuple[int, ...]
@@ -93,7 +93,7 @@ class RandomUniform(Op):
 
 def random_uniform(state: Tensor, shape: tuple[int, ...], wide: bool = False) -> Tensor:
     """Return numbers of this `shape` in [0, 1), float64 if `wide` and float32 otherwise. They
-    depend only on `state`: int64 (2,), the key and the number of the first block of Philox 4x32-10.
+    depend only on `state`: int64 (2,), the key and the index of the first block of Philox 4x32-10.
     Raises ShapeError or TypeError for any other state, ValueError for a negative extent.
 
     >>> state = ndl.Tensor([7, 0])

@@ -254,8 +254,8 @@ class Min(_Extreme):
 
 @register
 class Argmax(Op):
-    """y = the int64 index of the first largest element along `axis` (None: among all elements in
-    order); NaN counts as the largest. No gradient flows back."""
+    """y = the int64 index of the first largest element along `axis` (None: in the flattened x); NaN
+    counts as the largest. No gradient flows back."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -341,7 +341,7 @@ _ARGMAX = remembered(Argmax)
 def summation(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Return the sum over `axes` (None: all) of `a`, converted to `dtype` unless that is None.
+    """Return the sum of `a` over `axes` (None: all). `a` is first converted to `dtype`, if given.
     Raises ShapeError for axes that are out of range or repeated."""
     a = a if dtype is None else cast(a, dtype)
     return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
@@ -351,7 +351,7 @@ def summation(
 def mean(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Return the mean over `axes` (None: all) of `a`, converted to `dtype` unless that is None.
+    """Return the mean of `a` over `axes` (None: all). `a` is first converted to `dtype`, if given.
     Raises ShapeError for axes that are out of range or repeated.
 
     >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
@@ -364,7 +364,7 @@ def mean(
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError if
-    there are no elements. The result has no positions: PyTorch's `max(dim)` is
+    there are no elements. The positions are not returned: PyTorch's `max(dim)` is
     `x.max(dim), x.argmax(dim)`.
 
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
@@ -396,8 +396,8 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
 
 @takes_scalars
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return the int64 index of the first largest element along `axis` (None: among all); NaN
-    counts as the largest.
+    """Return the int64 index of the first largest element along `axis` (None: in the flattened
+    tensor); NaN counts as the largest.
 
     >>> ndl.argmax(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1).numpy().tolist()
     [1, 0]

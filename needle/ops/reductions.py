@@ -1,4 +1,4 @@
-"""Reductions that follow from other ops: choices, counts, norms and quantiles."""
+"""Reductions built from other ops: argmin, counts, norms, quantiles and histograms."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from .tuples import stack
 
 @register
 class Argmin(Argmax):
-    """y = the int64 index of the first smallest element along `axis` (None: among all elements in
-    order); NaN counts as the smallest. No gradient flows back."""
+    """y = the int64 index of the first smallest element along `axis` (None: in the flattened x);
+    NaN counts as the smallest. No gradient flows back."""
 
     axis: int | None = None
     keepdims: bool = False
@@ -60,7 +60,7 @@ class Argmin(Argmax):
         return x.argmin(self.axis, self.keepdims)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        """Return the argmax of x in reversed order: of -x, or of ~x for integers."""
+        """Return the argmax of -x, or of ~x for integers."""
         if _te.dtype_of(x) == "bool":
             x = _te.cast(k, x, "int32")
         turn = k.topi.negative if is_floating(_te.dtype_of(x)) else _inverted(k)
@@ -81,8 +81,8 @@ def _inverted(k: TeNamespace) -> Any:
 
 @takes_scalars
 def argmin(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return the int64 index of the first smallest element along `axis` (None: among all); NaN
-    counts as the smallest."""
+    """Return the int64 index of the first smallest element along `axis` (None: in the flattened
+    tensor); NaN counts as the smallest."""
     return apply(Argmin(None if axis is None else as_int(axis), keepdims), (a,))
 
 
@@ -120,8 +120,8 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Return the standard deviation over `axes` (None: all): the square root of `var` with this
-    correction. The gradient is 0 where all elements are equal."""
+    """Return the standard deviation over `axes` (None: all): the square root of `var` with the same
+    `correction`. The gradient is 0 where all elements are equal."""
     return _root(var(a, axes, keepdims, correction), 2)
 
 
@@ -167,9 +167,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 
 def _root(total: Tensor, ord: float) -> Tensor:
-    """Return total ** (1 / ord). Where the slope of the root is infinite, at a total of 0 (or of
-    inf, for a negative ord), the gradient is 0: there the root of 1 is computed instead and then
-    dropped."""
+    """Return total ** (1 / ord). The slope of the root is infinite at a total of 0 (at inf for a
+    negative ord). The gradient there is 0: the root of 1 is computed instead and then replaced."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))

@@ -1,5 +1,5 @@
-"""PyTorch's functions that reorder, repeat and cut tensors, composed of permutations, reshapes,
-slices and concatenations, which compiled code fuses."""
+"""PyTorch's functions that reorder, repeat and split tensors. They are composed of permutations,
+reshapes, slices and concatenations, which compiled code fuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tuples import concat, split
 
 
 def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Return `a` with the axes `source` moved to the places `destination`; the other axes keep
+    """Return `a` with the axes `source` moved to the positions `destination`; the other axes keep
     their order.
 
     >>> ndl.moveaxis(ndl.zeros(2, 3, 4), 0, -1).shape
@@ -61,7 +61,7 @@ def ravel(a: Tensor) -> Tensor:
 
 
 def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
-    """Return the `length` elements of `a` along `axis` from `start` on. Raises ValueError if the
+    """Return `length` elements of `a` along `axis`, starting at `start`. Raises ValueError if the
     axis does not have all of them."""
     check_tensors("narrow", a=a)
     start, length = as_int(start), as_int(length)
@@ -85,7 +85,7 @@ def select(a: Tensor, axis: int, index: int) -> Tensor:
 
 def index_select(a: Tensor, axis: int, index: Tensor) -> Tensor:
     """Return the slices of `a` along `axis` at the positions in the vector `index`, as `take` does.
-    Raises ShapeError for an index of more axes."""
+    Raises ShapeError if `index` has more axes."""
     check_tensors("index_select", a=a, index=index)
     if index.ndim > 1:
         raise ShapeError(f"index_select: index has shape {index.shape}; it must be a vector")
@@ -110,7 +110,7 @@ def broadcast_tensors(*parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
-    """Return the differences of neighbouring elements of `a` along `axis`, taken `n` times. Raises
+    """Return the `n`-th differences between neighbouring elements of `a` along `axis`. Raises
     TypeError for bool."""
     check_tensors("diff", a=a)
     axis = normalize_axis("diff", axis, a.ndim)
@@ -131,7 +131,7 @@ def hstack(parts: Sequence[Tensor]) -> Tensor:
 
 
 def vstack(parts: Sequence[Tensor]) -> Tensor:
-    """Return the tensors `parts` stacked below each other, along axis 0; vectors and numbers become
+    """Return the tensors `parts` stacked vertically, along axis 0; vectors and numbers become
     rows."""
     parts = _checked_parts("vstack", parts)
     return concat([reshape(part, (1, -1)) if part.ndim < 2 else part for part in parts], 0)
@@ -202,7 +202,8 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
 
 
 def tile(a: Tensor, *repeats: Any) -> Tensor:
-    """Return `repeat` of `a`, with 1 for missing leading `repeats` (NumPy's and PyTorch's tile)."""
+    """Return `a` repeated as by `repeat`; missing leading `repeats` are 1 (NumPy's and PyTorch's
+    tile)."""
     check_tensors("tile", a=a)
     times = as_shape("tile", repeats)
     return repeat(a, *[1] * (a.ndim - len(times)), *times)
@@ -211,9 +212,9 @@ def tile(a: Tensor, *repeats: Any) -> Tensor:
 def repeat_interleave(
     a: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
 ) -> Tensor:
-    """Return `a` with each element along `axis` (None: of the flattened tensor) repeated. `repeats`
+    """Return `a` with each element repeated along `axis` (None: in the flattened tensor). `repeats`
     is one number for all elements, or one for each (NumPy's repeat). Raises TraceError while
-    tracing for a Tensor of repeats without a value, because they decide the shape.
+    tracing if `repeats` is a Tensor without a value, because its values decide the shape.
 
     >>> ndl.repeat_interleave(ndl.arange(2), 2).numpy().tolist()
     [0, 0, 1, 1]
@@ -238,7 +239,7 @@ def repeat_interleave(
 
 
 def roll(a: Tensor, shifts: int | Sequence[int], axes: Axes = None) -> Tensor:
-    """Return `a` with its elements shifted along `axes` (None: of the flattened tensor) by
+    """Return `a` with its elements shifted along `axes` (None: in the flattened tensor) by
     `shifts`, one number for each axis. Elements shifted beyond the end reappear at the front.
 
     >>> ndl.roll(ndl.arange(4), 1).numpy().tolist()
@@ -324,8 +325,8 @@ def chunk(a: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
-    """Return `parts` times the open `size`. Raises TraceError unless the parts fill `n` at every
-    size."""
+    """Return a list with `parts` copies of the open `size`. Raises TraceError unless they add up to
+    `n` at every size."""
     if isinstance(parts, Expression) or not same(n, parts * size):
         raise TraceError(
             f"tracing: the number of parts of an axis of size {n} is not known at every size; "
@@ -335,8 +336,8 @@ def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
 
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Return the elements at (i, i + offset) of the axes `axis1` and `axis2`, as a last axis that
-    replaces these two.
+    """Return the diagonal elements, at (i, i + offset) along the axes `axis1` and `axis2`. A new
+    last axis replaces these two.
 
     >>> ndl.diagonal(ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
     [1.0, 4.0]
@@ -359,7 +360,7 @@ def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
     length = min(rows - first, columns - max(0, offset))
     if length <= 0:
         return reshape(get_slice(a, (Ellipsis, slice(0, 0), slice(0, 0))), (*lead, 0))
-    # In the flattened rows, each element is one row and one column after the previous one.
+    # In the flattened matrix, the next diagonal element is one row and one column further on.
     start = first * columns + max(0, offset)
     step = columns + 1
     stop = start + (length - 1) * step + 1

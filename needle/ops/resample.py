@@ -30,9 +30,9 @@ class Resample(Index):
 
     An element with a weight of 0 counts as 0, even if it is infinite.
 
-    index and weight are (taps, m), in int64 and in x's dtype. They are constants, to which no
-    gradient flows. to_index and to_weight, (taps', n), describe the transposed sums: the gradient
-    for x is the gradient for y, resampled by to_index and to_weight.
+    index (int64) and weight (in x's dtype) have the shape (taps, m). No gradient flows to them.
+    to_index and to_weight, (taps', n), describe the transposed sums: the gradient for x is the
+    gradient for y, resampled by to_index and to_weight.
     """
 
     axis: int = -1

@@ -1,4 +1,4 @@
-"""Rounding, and divisions with a whole quotient or a remainder."""
+"""Rounding, floor division and remainders."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class WholeDivision(Binary):
             "remainder": _functions.remainder,
             "fmod": _functions.fmod,
         }[self.kind]
-        wide = compute_dtype(dtype)  # the C library has no functions of half-precision numbers
+        wide = compute_dtype(dtype)  # the C library has no half-precision functions
         out = _te.broadcast(
             k,
             lambda p, q: function(k, k.tirx.convert(p), k.tirx.convert(q)),

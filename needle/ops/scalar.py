@@ -1,6 +1,6 @@
 """Ops of a tensor and a Python scalar, which is an attribute of the op.
 
-The scalar is weak: it changes the dtype only if it is of a higher kind (an int tensor and a float).
+The scalar is weak: it changes the dtype only if its kind is higher (a float for an int tensor).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _WithScalar(Elementwise):
         return dtype
 
     def both(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, Expr]:
-        """Return operand and scalar in their common dtype (int32 for bool), for `emit_te`."""
+        """Return x and the scalar in their common dtype (int32 for bool), for `emit_te`."""
         dtype = scalar_dtype(_te.dtype_of(x), self.scalar)
         x = _te.cast(k, x, "int32" if dtype == "bool" else dtype)
         return x, _te.full_like(k, x, self.scalar)
@@ -194,7 +194,7 @@ class PowerScalar(_WithScalar):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x, scalar = self.both(k, x)
         exponent = float(self.scalar)
-        is_short = 0 < exponent <= 4 or not is_floating(_te.dtype_of(x))  # integers have no pow
+        is_short = 0 < exponent <= 4 or not is_floating(_te.dtype_of(x))  # pow is inexact for ints
         if exponent.is_integer() and exponent > 0 and is_short:
             return _repeated(k, x, int(exponent))
         if exponent == 0:

@@ -118,9 +118,9 @@ class Cumprod(_Accumulate):
     reads = frozenset({"inputs", "output"})
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """Return the gradient: the product of the elements before, times the sum over the later
-        elements of their gradients times the products in between. It does not divide, so zeros
-        need no special case."""
+        """Return, for each x[i], the product of the elements before it, times the sum over j >= i
+        of out_grad[j] * x[i + 1] * ... * x[j]. There is no division, so zeros need no special
+        case."""
         (x,) = node.inputs
         later = apply(
             LinearScan(self.axis, not self.reverse),

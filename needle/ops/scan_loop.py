@@ -57,10 +57,11 @@ class Scan(Op):
     """The last states and the stacked outputs of `length` runs of a body, where each run takes the
     states that the previous run returned.
 
-    The inputs are the first `states`, the `sequences` (length, ...), of which each run takes a
-    slice, and the values that stay the same in all runs. The body has the same inputs, with slices
-    for sequences. Its outputs are the next states, then the values to stack along axis 0. With
-    `reverse`, the last slices are taken first, and each output has the place of its slice.
+    The inputs are the initial `states`, the `sequences` (length, ...), each of which provides one
+    slice for each run, and the values that stay the same in all runs. The body has the same inputs,
+    with slices in place of sequences. Its outputs are the next states, then the values to stack
+    along axis 0. With `reverse`, the runs start at the last slices, and each output is stacked at
+    the position of its slice.
     """
 
     body: Body
@@ -144,7 +145,7 @@ class Scan(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return `reference`, with `run` for the steps of the body."""
+        """Return the result of `reference`, but compute the steps of the body with `run`."""
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
@@ -187,7 +188,7 @@ class Scan(Op):
 
     def recording(self) -> Scan:
         """Return the same loop with more outputs for `gradient` to read: the states before each
-        step, and the results of products, which take long to compute again."""
+        step, and the results of products, which are expensive to recompute."""
         found: Scan = RULES.recording(self)
         return found
 

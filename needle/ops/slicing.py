@@ -96,8 +96,8 @@ class Slice(Movement):
         return k.te.compute(shape, body)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        """Return the slice as an expression of adjacent elements, which passes read in place. Steps
-        must be 1, and the extents of the axes that are cut must be known."""
+        """Return an expression that compiler passes turn into reads of x in place. Return None
+        unless all steps are 1 and the extents of the sliced axes are known."""
         extents, shape, axes = list(x.ty.shape.values), [], []
         begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):
@@ -209,7 +209,7 @@ class SetSlice(Op):
         return SetSlice(resolved(self.name, self.key, x.shape))
 
     def reference(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-        out = np.array(x)  # also copies a scalar, which a 0-d array may be
+        out = np.array(x)  # makes an array even if x is a NumPy scalar instead of a 0-d array
         out[native(self.key)] = value
         return out
 

@@ -154,8 +154,8 @@ class Softmax(_AlongAxis):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shifted, axes = self.shifted(k, x)
         e = k.topi.exp(shifted)
-        # The terms are at most 1, and the pass that computes the exponentials sums them; terms in
-        # float64 would halve the vector length.
+        # The loop that computes the exponentials also sums them, and float64 sums would halve its
+        # vector length. The terms are at most 1, so float32 sums are accurate enough.
         total = _te.reduce_over(k, k.te.sum, e, axes, True, wide=False)
         return k.topi.divide(e, total)
 

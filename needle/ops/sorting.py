@@ -30,7 +30,7 @@ from .slicing import slice as slice_
 from .tuples import make_tuple
 
 _HALVED = 6  # instructions per step of a binary search
-_MOST_PASSES = 62  # steps of a binary search that are enough for any extent
+_MOST_PASSES = 62  # enough steps of a binary search for any extent
 
 
 @register
@@ -148,7 +148,7 @@ class Searchsorted(Op):
         """Return the positions, found by a binary search for each value."""
         x, values = _te.without_bool(k, x, values)
         n, size = x.shape[-1], getattr(x.shape[-1], "value", None)
-        in_line = values.shape[-1] if len(x.shape) > 1 else None  # number of values for one line
+        in_line = values.shape[-1] if len(x.shape) > 1 else None  # number of values in a row
         if _te.is_zero(n) or any(_te.is_zero(m) for m in values.shape):
             return k.te.compute(values.shape, lambda *_: k.tirx.const(0, "int64"))
         passes = _MOST_PASSES if size is None else int(size).bit_length()
@@ -244,9 +244,9 @@ def searchsorted(
     """Return the position in the sorted `a` before which each element of `values` belongs: the
     first such position, or the last if `right`. `side` ("left" or "right") may replace `right`.
 
-    `a` is (n,), or (..., n) for values (..., m) with the same leading axes; each line of values is
-    searched in a's line. If `a` is not sorted, give `sorter`: int64 positions of a's shape, such
-    that a[sorter] along the last axis is sorted. The result is int64, or int32 with `out_int32`.
+    `a` is (n,), or (..., n) for values (..., m) with the same leading axes; each row of values is
+    looked up in the same row of `a`. If `a` is not sorted, give `sorter`: int64 positions of a's
+    shape that sort `a` along the last axis. The result is int64, or int32 with `out_int32`.
     Raises ShapeError for shapes that do not fit, ValueError for a `side` that is unknown or
     contradicts `right`.
 
@@ -269,9 +269,9 @@ def searchsorted(
 def bucketize(
     a: Operand, boundaries: Tensor, right: bool = False, *, out_int32: bool = False
 ) -> Tensor:
-    """Return the number of each element's bucket: boundaries[i - 1] < a <= boundaries[i], or
+    """Return the number i of each element's bucket: boundaries[i - 1] < a <= boundaries[i], or
     boundaries[i - 1] <= a < boundaries[i] if `right`. The result is int64, or int32 with
-    `out_int32`. `boundaries` are sorted, (n,). Raises ShapeError for boundaries of another shape.
+    `out_int32`. `boundaries` (n,) must be sorted. Raises ShapeError if they have another shape.
     """
     if isinstance(boundaries, Tensor) and boundaries.ndim != 1:
         raise ShapeError(f"bucketize: boundaries have shape {boundaries.shape}, not (n,)")

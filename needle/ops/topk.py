@@ -24,7 +24,7 @@ from .along_axis import PutAlongAxis, _filled
 from .sorting import Sort, _checked
 
 _COMPARED = 4  # instructions per element
-_BLOCK = 16  # elements that are compared at once with the last of the k best
+_BLOCK = 16  # elements that are compared at once with the k-th best so far
 _FEW = 64  # above this k, compiled code sorts all elements
 
 
@@ -100,8 +100,8 @@ class Topk(Op):
 
     def _insert(self, k: TeNamespace, x: TeTensor) -> list[TeTensor]:
         """Return the k best elements and their positions, kept in order by insertion. Most elements
-        are only compared with the last of the k best, in blocks, so that the comparisons are vector
-        instructions."""
+        are only compared with the k-th best so far; they are compared in blocks, so that the
+        comparisons are vector instructions."""
         dtype, n = _te.dtype_of(x), x.shape[-1]
         floating = is_floating(dtype)
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
@@ -141,7 +141,7 @@ class Topk(Op):
                     places[base + at[0]] = k.tirx.Cast("int64", i)
 
                 def compare(i: Expr) -> None:
-                    """Insert element i if it is better than the last of the k best."""
+                    """Insert element i if it is better than the k-th best so far."""
                     value = source[row * n + i]
                     with s.If(may_be_better(value, values[last])), s.Then():
                         with s.If(better(value, values[last])), s.Then():

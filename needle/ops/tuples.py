@@ -24,7 +24,7 @@ from . import _te
 from .scalar import AddScalar
 from .slicing import slice as get_slice
 
-WIDEST = 64  # number of parts of a stack or concatenation that one kernel writes
+WIDEST = 64  # the most parts of a stack or concatenation that one kernel writes
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
@@ -383,9 +383,8 @@ def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
-    """Return the op of the parts. While a model is traced, the op of many parts becomes an op of
-    groups: TVM's passes and LLVM's are recursive, and a kernel of 2,000 parts crashes the process.
-    """
+    """Apply `op` to the parts. In a trace, many parts are joined in groups, and then the groups:
+    TVM's and LLVM's passes are recursive, and a kernel with 2,000 parts crashes the process."""
     if state.trace is None or len(parts) <= WIDEST:
         return apply(op, parts)
     groups = [parts[i : i + WIDEST] for i in range(0, len(parts), WIDEST)]

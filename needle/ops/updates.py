@@ -1,5 +1,5 @@
-"""Steps of optimizers as ops: from a parameter, its gradient and the optimizer's state to the new
-parameter and the new state. `needle.optim` takes the same steps in place."""
+"""Optimizer steps as ops. Each computes the new parameter and state from the old ones and the
+gradient. `needle.optim` takes the same steps in place."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class AdagradUpdate(Update):
 class RmspropUpdate(Update):
     """A step of RMSprop: v = alpha * v + (1 - alpha) * g * g, where g = gradient + weight_decay *
     p; d = g / (sqrt(v) + eps); p -= lr * d. With momentum, u = momentum * u + d; p -= lr * u. If
-    `centered`, d has v minus the square of the moving average of g in place of v."""
+    `centered`, the v in d is replaced by v - a * a, where a is the moving average of g."""
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -223,9 +223,9 @@ class LionUpdate(Update):
 
 def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
     """Return the new parameter and step + 1 after one step of SGD. `inputs` are parameter,
-    gradient, lr and step. With momentum, the sum of gradients u comes before lr in the inputs, and
-    the new u before step + 1 in the result. `options` are the fields of SgdUpdate. lr is a float of
-    shape (), step an int64 of shape ().
+    gradient, lr and step. With momentum there is also u, the running sum of gradients: it precedes
+    lr in the inputs, and the new u precedes step + 1 in the result. `options` are the fields of
+    SgdUpdate. lr is a float of shape (), step an int64 of shape ().
 
     Raises TypeError for other dtypes or another number of inputs, ShapeError for other shapes.
 
@@ -238,27 +238,27 @@ def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
 
 
 def adam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of Adam, or of AdamW if `decoupled`, as `sgd_update` does. The
-    `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max follows v. `options`
-    are the fields of AdamUpdate."""
+    """Take a step of Adam, or of AdamW if `decoupled`. The result has the form of `sgd_update`'s.
+    The `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max follows v.
+    `options` are the fields of AdamUpdate."""
     return apply(AdamUpdate(**options), inputs)
 
 
 def adagrad_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of Adagrad, as `sgd_update` does. The `inputs` are parameter,
-    gradient, v (the sum of squared gradients), lr and step. `options` are the fields of
+    """Take a step of Adagrad. The result has the form of `sgd_update`'s. The `inputs` are
+    parameter, gradient, v (the sum of squared gradients), lr and step. `options` are the fields of
     AdagradUpdate."""
     return apply(AdagradUpdate(**options), inputs)
 
 
 def rmsprop_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of RMSprop, as `sgd_update` does. The `inputs` are parameter,
-    gradient, v, lr and step; with `momentum`, u follows v, and with `centered`, so does the
-    average. `options` are the fields of RmspropUpdate."""
+    """Take a step of RMSprop. The result has the form of `sgd_update`'s. The `inputs` are
+    parameter, gradient, v, lr and step; v is followed by u if there is `momentum`, and then by the
+    average if `centered`. `options` are the fields of RmspropUpdate."""
     return apply(RmspropUpdate(**options), inputs)
 
 
 def lion_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of Lion, as `sgd_update` does. The `inputs` are parameter,
+    """Take a step of Lion. The result has the form of `sgd_update`'s. The `inputs` are parameter,
     gradient, m, lr and step. `options` are the fields of LionUpdate."""
     return apply(LionUpdate(**options), inputs)

@@ -29,8 +29,8 @@ class WeightedElements(Index):
     """y[n, c, j] = the sum over t of weight[n, t, j] * x[n, c, index[n, t, j]]; an index of -1
     stands for an element of 0.
 
-    x is (batch, channels, size), index (batch, taps, m) of integers, weight has index's shape and
-    x's dtype, and y is (batch, channels, m).
+    x is (batch, channels, size), the integer index is (batch, taps, m), weight has index's shape
+    and x's dtype, and y is (batch, channels, m).
     """
 
     axis = 2
@@ -128,10 +128,10 @@ class WeightedElements(Index):
 
         def part(t: Any, n: Expr, c: Expr, j: Expr) -> Expr:
             place = k.tirx.Cast(kind, index[n, t, j])
-            # Vector code computes both sides of a Select. TVM simplifies the other side as if the
-            # condition held: if the condition bounds `place` (such as `place < 0`, or `at == place`
-            # with the clamped position of a single element), TVM drops `max` and `min`, and the
-            # code reads memory around x.
+            # Vector code computes both values of a Select, but TVM simplifies each as if only the
+            # matching case of the condition occurred. If the condition bounds `place` (such as
+            # `place < 0`, or `at == place` when x has a single element to clamp to), TVM drops
+            # `max` and `min`, and the code reads memory around x.
             at = zero if _te.is_one(size) else k.tirx.max(k.tirx.min(place, last), zero)
             value = k.tirx.Cast(wide, x[n, c, at])
             value = k.tirx.Select(at == place, value, k.tirx.const(0, wide))

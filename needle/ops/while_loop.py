@@ -90,8 +90,8 @@ class WhileLoop(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
 
     def fitted(self, given: Sequence[Spec]) -> WhileLoop:
-        """Return the loop with its test and body for inputs of these specs; both may have been
-        traced for other dtypes."""
+        """Return the loop with its test and body adapted to inputs with these specs; both may have
+        been traced for other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
         test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
         return replace(self, test=test, body=body)

@@ -80,7 +80,7 @@ class SlidingWindows(_Sliding):
         error(ShapeError, r"\(3, 3\), not 4 axes", (3, 3), kernel=(1, 1)),
         error(ShapeError, "smaller than a window of 4", (1, 3, 3, 1), kernel=(4, 4)),
         error(ValueError, "stride", (1, 3, 3, 1), kernel=(1, 1), stride=(0, 1)),
-        error(TypeError, "an int or two", (1, 3, 3, 1), kernel=(1, 1, 1)),
+        error(TypeError, "a pair of ints", (1, 3, 3, 1), kernel=(1, 1, 1)),
         error(TypeError, "not a Python number", (1, 3, 3, 1), kernel=(1, 1), value="0"),
         error(
             ValueError,

@@ -1,11 +1,11 @@
-"""Optimizers, which update parameters in place from the gradients that `backward` computed;
-learning rate schedules; limits for gradients; moving averages of weights.
+"""Optimizers, learning rate schedules, gradient clipping, and moving averages of weights.
+Optimizers update parameters in place from the gradients that `backward` computed.
 
 `params` are Tensors or groups of Tensors (see Optimizer); `lr` is the learning rate. A schedule
-sets the learning rate of its `optimizer`: after `steps` calls of the schedule's `step` the rate is
-base_lr times a factor. `last_epoch` resumes a schedule (see Schedule). In formulas p is a
-parameter, grad its gradient and step the number of the step, counted from 1. With `maximize`, grad
-is negated first, so that steps go up.
+sets the learning rate of its `optimizer`: after `steps` calls of the schedule's `step`, the rate is
+base_lr times a factor. `last_epoch` resumes a schedule (see Schedule). In formulas, p is a
+parameter, grad is its gradient, and step is the number of the step, counted from 1. With
+`maximize`, grad is negated first, so that steps go up.
 """
 
 from ..common.keywords import name_constructors

@@ -180,7 +180,7 @@ class Adadelta(Optimizer):
 
 
 class _OfAdam(Optimizer):
-    """Base of the relatives of Adam, with their common options."""
+    """Base of Adam's variants, with their common options."""
 
     checks: ClassVar[dict[str, Check]] = {
         "beta1": fraction,
@@ -221,7 +221,7 @@ class Adamax(_OfAdam):
 
 
 class NAdam(_OfAdam):
-    """Adam with Nesterov's momentum. The share of the momentum in step t is mu(t) = beta1 * (1 -
+    """Adam with Nesterov momentum. The momentum coefficient of step t is mu(t) = beta1 * (1 -
     0.96 ** (t * momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is
     (beta1, beta2); `eps` is added to the root of the second moments.
 
@@ -272,9 +272,9 @@ class NAdam(_OfAdam):
 
 class RAdam(_OfAdam):
     """Adam with rectified steps. In the first steps the variance of 1 / sqrt(v) is not defined, and
-    p -= lr * m / (1 - beta1 ** step). Later steps are the steps of Adam, times sqrt(the least
-    variance of 1 / sqrt(v) / its variance at this step) (Liu et al. 2020). `betas` is (beta1,
-    beta2); `eps` is added to sqrt(v).
+    p -= lr * m / (1 - beta1 ** step). Later steps are Adam's steps, multiplied by the square root
+    of a ratio: the least variance of 1 / sqrt(v) over its variance at this step (Liu et al. 2020).
+    `betas` is (beta1, beta2); `eps` is added to sqrt(v).
 
     With `decoupled_weight_decay`, p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.
@@ -312,11 +312,11 @@ class Adafactor(Optimizer):
     """Adam without momentum that keeps the second moments as one number for each row and column of
     the last two axes (Shazeer and Stern 2018), as in PyTorch.
 
-    With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g (for a matrix the means of its
-    rows and of its columns are kept); d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
+    With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g (for a matrix, only the row
+    means and column means are kept); d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
     max(1, rms(d') / d), where d >= 1 and lr' = max(eps2, rms(p)) * min(lr, 1 / sqrt(step)).
-    `eps` is (eps1, eps2). eps1 is a lower bound of the mean of the rows' means; None means the
-    distance from 1 to the next number. With `maximize`, grad is negated first.
+    `eps` is (eps1, eps2). eps1 is a lower bound for the mean of the row means, and its square for
+    v; None means the distance from 1 to the next number. With `maximize`, grad is negated first.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -404,7 +404,8 @@ class _AdafactorStep(NamedTuple):
 
 
 def _larger(a: float, b: float) -> float:
-    """Return the larger of two numbers, or NaN if b is NaN (with `max` the order would decide)."""
+    """Return the larger of two numbers, or NaN if b is NaN (the result of `max` would depend on the
+    order)."""
     return b if b != b else max(a, b)
 
 

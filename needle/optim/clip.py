@@ -1,4 +1,4 @@
-"""Limits for gradients: the functions of nn.utils, with needle's names and results."""
+"""Gradient clipping: the functions of nn.utils, with needle's names and results."""
 
 from __future__ import annotations
 

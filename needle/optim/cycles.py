@@ -1,4 +1,4 @@
-"""Schedules of several phases, and a schedule that watches a metric."""
+"""Schedules with several phases, and a schedule that watches a metric."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class _Cycle(Schedule):
 
 
 class OneCycleLR(_Cycle):
-    """The learning rate rises from max_lr / div_factor to max_lr within the share pct_start of
-    total_steps, then falls to max_lr / div_factor / final_div_factor until the end of total_steps
+    """The learning rate rises from max_lr / div_factor to max_lr within the fraction pct_start of
+    total_steps, then falls to max_lr / div_factor / final_div_factor by the end of total_steps
     (Smith and Topin 2018), and stays there.
 
     epochs * steps_per_epoch may replace total_steps. Each phase follows a cosine or a line
@@ -193,7 +193,7 @@ class CyclicLR(_Cycle):
         super().__init__(optimizer, last_epoch, split=several)
 
     def _height(self, steps: Any) -> float:
-        """Return the share of the way from the lower to the upper bound."""
+        """Return the position between the lower bound (0) and the upper bound (1)."""
         size = self.step_size_up + self.step_size_down
         cycle = math.floor(1 + steps / size)
         x, rise = 1.0 + steps / size - cycle, self.step_size_up / size
@@ -249,7 +249,7 @@ class CosineAnnealingWarmRestarts(Schedule):
 class SequentialLR(Schedule):
     """The schedules in `schedulers`, one after the other: schedule i begins, at its own step 0,
     when milestones[i - 1] steps are done. All must belong to `optimizer`. Raises ValueError unless
-    there is one milestone fewer than schedulers, in ascending order."""
+    the milestones are in ascending order and there is one fewer than schedulers."""
 
     _is_absolute = True
 
@@ -302,7 +302,7 @@ class ChainedScheduler:
         return {"schedulers": [schedule.state_dict() for schedule in self.schedulers]}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`. Raises ValueError for anything else."""
+        """Load `values`, a result of `state_dict`. Raises ValueError for anything else."""
         states = values.get("schedulers") if isinstance(values, Mapping) else None
         if not isinstance(states, (list, tuple)) or len(states) != len(self.schedulers):
             raise ValueError("load_state_dict: ChainedScheduler: not a result of state_dict")
@@ -327,8 +327,9 @@ class ReduceLROnPlateau:
     not improved for more than `patience` steps; then waits for `cooldown` steps.
 
     `mode` says whether a metric improves by becoming smaller ("min") or larger ("max").
-    `threshold` is the least improvement: a share of the best metric, or with threshold_mode "abs"
-    an absolute number. No rate falls below min_lr or changes by less than eps.
+    `threshold` is the least improvement that counts: a fraction of the best metric or, with
+    threshold_mode "abs", an absolute number. No rate falls below min_lr or changes by less than
+    eps.
     """
 
     def __init__(
@@ -397,7 +398,7 @@ class ReduceLROnPlateau:
         return {name: getattr(self, name) for name in _PLATEAU}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`. Raises ValueError for anything else."""
+        """Load `values`, a result of `state_dict`. Raises ValueError for anything else."""
         if not isinstance(values, Mapping) or set(values) != set(_PLATEAU):
             raise ValueError("load_state_dict: ReduceLROnPlateau: not a result of state_dict")
         for name, value in values.items():

@@ -21,11 +21,11 @@ Vector = np.ndarray[Any, Any]
 class LBFGS(Optimizer):
     """Quasi-Newton steps from the last `history_size` changes of parameters and gradients.
 
-    `step(closure)` calls the closure, which computes the loss and its gradients anew, up to
+    `step(closure)` calls the closure, which recomputes the loss and its gradients, up to
     `max_eval` times (None: max_iter * 5 // 4) in up to `max_iter` iterations. It stops when no
     gradient is above tolerance_grad, or when the loss or all parameters change by no more than
-    tolerance_change. With line_search_fn "strong_wolfe" lr is the first step length to be tried;
-    without a line search it is the length of every step. Vectors are kept on the host in float64.
+    tolerance_change. With line_search_fn "strong_wolfe", lr is the first step length to try;
+    without a line search, it is the length of every step. Vectors are kept on the host in float64.
     All parameters must be in one group.
     """
 
@@ -138,8 +138,8 @@ class LBFGS(Optimizer):
         return at
 
     def _next_direction(self, gradient: Vector) -> Vector:
-        """Return minus the gradient, multiplied by the inverse Hessian that the history implies
-        (two loops)."""
+        """Return the negative gradient, multiplied by the inverse Hessian that the history implies
+        (two-loop recursion)."""
         if self._direction is not None and self._gradient is not None:
             change, move = gradient - self._gradient, self.length * self._direction
             product = float(change @ move)
@@ -176,7 +176,7 @@ class LBFGS(Optimizer):
     # One state for all parameters together, stored under the first parameter.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in the form of every Optimizer. Each vector has the elements of all
+        """Return the state in the form that all optimizers use. Each vector has the elements of all
         parameters, one after the other."""
         kept: dict[str, Tensor] = {}
         if self._direction is not None and self._gradient is not None:
@@ -189,7 +189,7 @@ class LBFGS(Optimizer):
         return {"state": {0: kept} if kept else {}, "numbers": self._numbers()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copy `values`, a `state_dict`, as for every Optimizer."""
+        """Copy `values`, a `state_dict`, as every Optimizer does."""
         state = values.get("state") if isinstance(values, Mapping) else None
         vectors = state.get(0, {}) if isinstance(state, Mapping) else {}
         size = sum(param.size for param in self.params)

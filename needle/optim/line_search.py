@@ -32,9 +32,9 @@ def strong_wolfe(
     gradient: Vector,
     direction: Vector,
 ) -> Point:
-    """Return the point at a length with a sufficient decrease of the loss and a less steep slope,
-    or the best point if there is no such length. `measure` returns (loss, gradient) for a length,
-    `length` is the first length to be tried, and loss and gradient belong to length 0."""
+    """Return a point whose loss is sufficiently lower and whose slope is less steep, or the best
+    point found if no length gives both. `measure` returns (loss, gradient) for a length, `length`
+    is the first length to try, and loss and gradient belong to length 0."""
     start = Point(0.0, loss, gradient, float(gradient @ direction))
     evaluations = 0
 
@@ -84,8 +84,8 @@ def strong_wolfe(
 
 
 def _cubic(a: Point, b: Point, least: float, most: float) -> float:
-    """Return the minimum of the cubic through two points with their slopes, within [least, most];
-    the middle if it has none (equation 3.59)."""
+    """Return the length at which the cubic with the losses and slopes of two points is smallest,
+    limited to [least, most] (equation 3.59); if the cubic has no minimum, return the midpoint."""
     a, b = (a, b) if a.length <= b.length else (b, a)
     with np.errstate(all="ignore"):
         width = b.length - a.length

@@ -14,7 +14,7 @@ _RATES = ("original", "match_rms_adamw")
 
 
 class Muon(Optimizer):
-    """Momentum with orthogonalized steps, for the weights of hidden layers, matrices (in, out):
+    """Momentum with orthogonalized steps, for hidden layers' weights, which are matrices (in, out):
     u = momentum * u + (1 - momentum) * grad; p -= lr * weight_decay * p; p -= lr' * orthogonal(u),
     or with `nesterov` p -= lr' * orthogonal((1 - momentum) * grad + momentum * u).
 
@@ -68,7 +68,7 @@ class Muon(Optimizer):
         )
 
     def add_param_group(self, group: Any) -> None:
-        """Add a group, as for every Optimizer. Raises ValueError for a parameter that is not a
+        """Add a group, as every Optimizer does. Raises ValueError for a parameter that is not a
         matrix."""
         super().add_param_group(group)
         for i, param in enumerate(self.params):

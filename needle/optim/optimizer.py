@@ -24,10 +24,11 @@ class Optimizer:
 
     `params` may also be groups, dicts {"params": tensors, "lr": ..., ...}: the options in a dict
     replace the optimizer's options for its tensors (`param_groups`). Pairs (name, tensor), such as
-    `model.named_parameters()` returns, name the tensors: `group["param_names"]`.
+    those of `model.named_parameters()`, give the tensors names: `group["param_names"]`.
 
-    Raises ValueError without any parameters, for a parameter that is given twice, for names of only
-    some parameters, for an unknown option, and for a learning rate that is negative or not finite.
+    Raises ValueError if there are no parameters, for a parameter that is given twice, for names of
+    only some parameters, for an unknown option, and for a learning rate that is negative or not
+    finite.
     Raises TypeError for a learning rate that is not a number, and for a parameter that is not a
     floating-point Tensor.
     """
@@ -129,15 +130,15 @@ class Optimizer:
         return kept
 
     def _set_steps(self, i: int, steps: int) -> None:
-        """Set the number of steps of parameter `i`, a tensor on the host. Python also counts in the
-        memory of this tensor."""
+        """Set the number of steps of parameter `i`, a tensor on the host. Python code counts steps
+        through `_steps`, which shares this tensor's memory."""
         counter = np.from_dlpack(self._counts)[i : i + 1]
         counter[0] = steps
         self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)
         self._steps[i] = counter.data
 
     def _make_counts(self) -> None:
-        """Make the array with the numbers of steps of all parameters."""
+        """Create the array that holds every parameter's number of steps."""
         if not self.params:
             return
         device = self.params[0].device
@@ -211,9 +212,9 @@ class Optimizer:
         """Return everything that the next step depends on besides parameters and gradients.
 
         The result is {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter
-        that has been updated has "step", int64 [], the number of its updates. The tensors share
-        memory with the optimizer, so later steps change them. An option that group i has of its own
-        is the number "group i option".
+        that has been updated has "step", the number of its updates, as int64 []. The tensors share
+        memory with the optimizer, so later steps change them. If group i has its own value for an
+        option, the value is the number "group i option".
         """
         kept = {
             i: {name: Tensor(array, requires_grad=False) for name, array in arrays.items()}
@@ -250,9 +251,9 @@ class Optimizer:
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
-        """Return (state, numbers) with a "step" for each parameter. A state without it has the
-        number "t" for all parameters; for an optimizer that reads no steps any number but 0 will
-        do."""
+        """Return (state, numbers) with a "step" for each parameter. An older state has one number
+        "t" for all parameters instead. If it has neither and the optimizer's steps do not depend on
+        their number, each "step" becomes 1."""
         kept = [of for of in state.values() if isinstance(of, Mapping)]
         if any("step" in of for of in kept):
             return state, numbers
@@ -342,8 +343,8 @@ def _copied(value: Tensor, device: Device) -> NDArray:
 
 
 def zeros_of(param: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
-    """Return zeros of the parameter's shape (or `shape`), device and dtype; float32 for a
-    half-precision parameter, in which small squares would vanish."""
+    """Return zeros with the parameter's shape (or `shape`), device and dtype. For a half-precision
+    parameter they are float32, because small squares would vanish in half precision."""
     return zeros(param.shape if shape is None else shape, compute_dtype(param.dtype), param.device)
 
 

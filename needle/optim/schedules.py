@@ -1,5 +1,5 @@
-"""Learning rate schedules. Each is a function of the number of steps, unless the program or another
-schedule also changes the rate."""
+"""Learning rate schedules. Each sets the rate to a function of the number of steps, unless the
+program or another schedule also changes the rate."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Schedule:
     """Base of all schedules: sets the optimizer's `lr`, and the lr of each group that has its own,
     to `rate(base_lr, steps)`. A subclass defines `factor`, or `rate`, or `get_lr` as in PyTorch.
 
-    The constructor sets the rates for 0 steps, and each call of `step` sets them anew. As in
-    PyTorch, the base is the rate that a group had when its first schedule was made,
+    The constructor sets the rates for 0 steps, and each call of `step` updates them. As in
+    PyTorch, the base is the rate that a group had when its first schedule was created,
     `group["initial_lr"]`. If the program or another schedule has changed the rate, `step` continues
     from the changed rate (`chained`). To resume, load a `state_dict`, set `steps`, or give
     last_epoch, the number of steps minus one; last_epoch needs groups with a loaded "initial_lr"
@@ -100,7 +100,7 @@ class Schedule:
                 self.optimizer.param_groups[i].own["lr"] = rate
 
     def _following(self, group: int | None, base: float, steps: int) -> float:
-        """Return the rate after `steps` steps, given the present rate, one step before."""
+        """Return the rate after `steps` steps; the current rate is the one after one step fewer."""
         now, i = self._rate_of(group), group or 0
         if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
             return self.chained(now, base, steps, i)
@@ -115,10 +115,10 @@ class Schedule:
         self._go_to(self._steps + 1)
 
     def _check_fixed(self, where: str) -> None:
-        """Raise TraceError if `step` changes anything but rates, because compiled code fixes it."""
+        """Raise TraceError if `step` changes more than rates: compiled code fixes the rest."""
 
     def _go_to(self, steps: Any) -> None:
-        """Set the rates after `steps` steps, given the rates one step before."""
+        """Set the rates after `steps` steps; the current rates are those after one step fewer."""
         if type(self).get_lr is not Schedule.get_lr:
             self._steps = steps
             for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
@@ -129,13 +129,12 @@ class Schedule:
         self._set(rates)
 
     def rate(self, base: float, steps: Any, group: int = 0) -> float:
-        """Return the learning rate of a group after `steps` steps; `base` is its rate at the
-        beginning."""
+        """Return the learning rate of a group after `steps` steps; `base` is its initial rate."""
         return base * self.factor(steps)
 
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
         """Return the learning rate of a group after `steps` steps. `now` is its rate one step
-        before, which others have changed; `base` is its rate at the beginning."""
+        earlier, which other code has changed; `base` is its initial rate."""
         before = self.factor(steps - 1) if steps else 1.0
         return now * (self.factor(steps) / before) if before else now
 
@@ -153,15 +152,16 @@ class Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Return {"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates":
-        {group: number}}. "group_lrs" and "rates" are the base rates and the present rates of groups
-        with their own rate; the optimizer's are "base_lr" and, with the key None, in "rates"."""
+        {group: number}}. "group_lrs" and "rates" hold the base and current rates of groups with
+        their own rate. The optimizer's base rate is "base_lr"; its current rate is in "rates" under
+        the key None."""
         own = {"base_lr": self.base_lr, "group_lrs": self.group_lrs}
         rates = {i: self._rate_of(i) for i, _ in self._bases()}
         return {"steps": self.steps, **own, "rates": rates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over `values`, a `state_dict`, and set the learning rates. Raises ValueError for
-        anything else, and for a group that the optimizer does not have."""
+        """Load `values`, a result of `state_dict`, and set the learning rates. Raises ValueError
+        for anything else, and for a group that the optimizer does not have."""
         needed, name = {"steps", "base_lr", "group_lrs"}, type(self).__name__
         if not isinstance(values, Mapping) or not needed <= set(values) <= needed | {"rates"}:
             raise ValueError(f"load_state_dict: {name}: not a result of state_dict")
@@ -189,7 +189,7 @@ def groups_of(owner: str, optimizer: Any) -> list[Group]:
 
 
 class _ForAll(list[Any]):
-    """One value for all groups, also for groups that are added later."""
+    """One value for all groups, including groups that are added later."""
 
     def __getitem__(self, group: Any) -> Any:
         return super().__getitem__(0)
@@ -382,7 +382,7 @@ class CosineAnnealingLR(Schedule):
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
         if not steps:
             return now
-        if (steps - 1 - self.T_max) % (2 * self.T_max) == 0:  # the rate before is eta_min
+        if (steps - 1 - self.T_max) % (2 * self.T_max) == 0:  # the previous rate is eta_min
             return now + (base - self.eta_min) * (1 - math.cos(math.pi / self.T_max)) / 2
         return self._along(steps) / self._along(steps - 1) * (now - self.eta_min) + self.eta_min
 

@@ -89,7 +89,7 @@ class SGD(Optimizer):
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
-        """Return (state, numbers) in the present form: a missing dampening means None."""
+        """Return (state, numbers) in the current form: a missing dampening means None."""
         state, numbers = super()._upgraded(state, numbers)
         return state, {"dampening": None, **numbers}
 

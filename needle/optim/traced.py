@@ -1,7 +1,7 @@
-"""The step of an optimizer in a trace: its formula in ops.
+"""Record an optimizer's step in a trace, as the ops of its formula.
 
 The state of an optimizer consists of arrays; the compiled code writes into their memory. Learning
-rates and the numbers of steps are arrays too: before each call the rates are set to their present
+rates and the numbers of steps are arrays too: before each call, the rates are set to their current
 values, and one array counts the steps of all parameters.
 """
 
@@ -21,7 +21,7 @@ from ..errors import TraceError
 from ..ops._update import TENSORS, Update
 from ..ops.elementwise import cast
 
-# Optimizers import this file, so the type Optimizer cannot be named here.
+# Optimizers import this file, so it cannot import the type Optimizer.
 
 
 def record_step(optimizer: Any, trace: Recorder) -> None:
@@ -100,13 +100,13 @@ def _one(
 
 
 def _forget(optimizer: Any, i: int) -> None:
-    """Drop the state of a parameter that was made for a step."""
+    """Drop the state that was created for a step of parameter `i`."""
     optimizer.state.pop(i, None)
     optimizer._steps.pop(i, None)
 
 
 def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
-    """Return lists of the parameters that have taken equally many steps."""
+    """Return the `chosen` parameters in lists; those in a list have taken equally many steps."""
     counts = optimizer._steps
     found: dict[int, list[int]] = {}
     for i in chosen:

@@ -17,9 +17,9 @@ from .hoisting import parts
 def run(
     body: Body, inputs: Sequence[Tensor], states: int, sequences: int, length: Any, reverse: bool
 ) -> list[Tensor]:
-    """Run a loop and return its last states and stacked outputs. The `inputs` of its `body` are
-    `states` states, slices of `sequences` sequences, and values that are the same in all steps. The
-    loop has `length` steps and runs from the last if `reverse`."""
+    """Run a loop and return its last states and stacked outputs. The `inputs` are `states` initial
+    states, `sequences` sequences, and values that are the same in all steps; the `body` takes
+    slices of the sequences. The loop has `length` steps and starts at the last if `reverse`."""
     found = parts(body, states, sequences)
     given, finish = found.divided(inputs, length)
     if not found.core.outputs:  # no step depends on an earlier step

@@ -1,12 +1,12 @@
 """Find the parts of a loop's body that need not run step by step.
 
-A value of the body is the same in all steps, or computed only from slices of the sequences, or
-needed for the next state, or needed only for the outputs. A value that is the same in all steps is
-computed once, before the loop, and outputs computed only from slices are computed for all steps at
-once. Products of slices become products of whole sequences before the loop. Products that only
-outputs need become products of whole outputs after the loop. One large matmul reads a weight once,
-whereas a matmul in each step reads it again for a few rows. Other elementwise work stays in the
-loop, where its operands are in cache.
+Each value of the body is one of these: the same in all steps, computed only from slices of the
+sequences, needed for the next state, or needed only for the outputs. A value that is the same in
+all steps is computed once, before the loop. Outputs computed only from slices are computed for all
+steps at once. Matmuls of slices become matmuls of whole sequences before the loop. Matmuls that
+only outputs need become matmuls of whole outputs after the loop. One large matmul reads a weight
+once, whereas a matmul in each step reads it again for a few rows. Other elementwise work stays in
+the loop, where its operands are in cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parts:
         self._before = {n for n in batched if n >= count and isinstance(self._steps[n].op, Matmul)}
         self._behind = self._outputs_alone(varying, stateful)
         self._stacked = body.outputs[states:]
-        # Values that steps after the loop read are stacked, unless they are available already.
+        # The loop stacks the values that are read after it, unless they are available already.
         read = dict.fromkeys(i for n in sorted(self._behind) for i in self._steps[n].inputs)
         more = without(read, self._behind | self._constant)
         self._inner = [
@@ -68,12 +68,12 @@ class Parts:
         self._ahead = sorted(n for n in needed if n >= count)
 
     def _fits(self, step: Step, batched: set[int]) -> bool:
-        """Return whether a step can be computed for all steps at once."""
+        """Return whether a step of the body can be computed for all steps of the loop at once."""
         varying = [i for i in step.inputs if i not in self._constant]
         return all(i in batched for i in varying) and self._rule(step, set(varying)) is not None
 
     def _outputs_alone(self, varying: set[int], stateful: set[int]) -> set[int]:
-        """Return the products that only outputs need, and the values computed from them, if all
+        """Return the matmuls that only outputs need, and the values computed from them, if all
         these can be computed for all steps at once."""
         products: set[int] = set()
         for number, step in self._body.numbered():
@@ -107,7 +107,7 @@ class Parts:
         return given, finish
 
     def _reads(self, roots: Sequence[int]) -> set[int]:
-        """Return the outer values that a loop over these values reads."""
+        """Return the values from outside the loop that are needed to compute `roots` in it."""
         read, pending = set(), list(roots)
         seen: set[int] = set()
         while pending:
@@ -125,8 +125,7 @@ class Parts:
         return read
 
     def _compute(self, number: int, values: dict[int, Tensor], length: Any) -> None:
-        """Compute a value for all steps at once, or a single time if it is the same in all
-        steps."""
+        """Compute a value for all steps at once, or only once if it is the same in all steps."""
         if number in values:
             return
         step = self._steps[number]
@@ -193,8 +192,7 @@ def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _with_axes(x: Tensor, count: int) -> Tensor:
-    """Return a value of all steps with `count` axes of extent 1 inserted after the axis of
-    steps."""
+    """Insert `count` axes of extent 1 into `x`, a value of all steps, after the axis of steps."""
     return ops.reshape(x, (x.shape[0], *[1] * count, *x.shape[1:])) if count else x
 
 
@@ -208,7 +206,7 @@ def _aligned(given: Sequence[Tensor], ndims: Sequence[int], varies: Sequence[boo
 
 
 def _matmul(op: Op, ndims: list[int], varies: list[bool], spec: Any) -> Any:
-    """Return the rule of a product: if possible, one product of all rows with a single matrix."""
+    """Return the rule for a matmul: if possible, one matmul of all rows with a single matrix."""
     if varies == [True, False] and ndims[1] == 2:
 
         def rows(given: list[Tensor], length: Any) -> Tensor:

@@ -1,8 +1,8 @@
 """The usual recurrent layers over a sequence: an LSTM, a GRU and a plain RNN as scans.
 
 Their cells are fixed bodies, because in eager code tracing a cell would take longer than running a
-short sequence. The sequence is the input's part of the gates' pre-activations, computed for all
-steps at once.
+short sequence. The scanned sequence is the input's part of the gates' pre-activations, which is
+computed for all steps at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, .
     return Body(tuple([Spec(shape, "float32") for shape in shapes]), steps, outputs)
 
 
-# Inputs: the state, its cell, the input's part, the weight. The batch and state size are 1.
+# Inputs: hidden state, cell state, the input's part, the weight. The batch and state size are 1.
 LSTM = _body(
     [(1, 1), (1, 1), (1, 4), (1, 4)],
     Step(Matmul(), (0, 3)),
@@ -79,7 +79,7 @@ def gru(
     """Run a GRU. Return (the hidden states of all steps (T, B, H), the last hidden state).
 
     `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations and `h` (B, H) the
-    initial state; `w` (H, 3 H) and `bias` (3 H,) make the state's part. With `reverse`, the loop
+    initial state; `w` (H, 3 H) and `bias` (3 H,) give the state's part. With `reverse`, the loop
     starts with the last step.
     """
     last, hidden = _layer(GRU, [h, projected, w, bias], 1, reverse)
@@ -100,8 +100,8 @@ def rnn(
 
 
 def _layer(cell: Body, inputs: Sequence[Tensor], states: int, reverse: bool) -> list[Tensor]:
-    """Run a loop of a cell and return its results. Halves are computed in float32 and rounded
-    once."""
+    """Run a loop of a cell and return its results. Half-precision inputs are computed in float32
+    and rounded once."""
     projected = inputs[states]
     dtype, steps = projected.dtype, projected.shape[0]
     if not is_half(dtype):
@@ -115,7 +115,7 @@ def is_lstm(body: Body) -> bool:
     return body.steps is LSTM.steps or body.steps == LSTM.steps
 
 
-_HIDDEN, _CELL, _SUMS = 7, 8, 5  # numbers of values in the LSTM's body
+_HIDDEN, _CELL, _SUMS = 7, 8, 5  # the values' numbers in the LSTM's body
 
 
 def _compute(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:

@@ -5,8 +5,7 @@ answers questions about ints and expressions alike. `size_numbers` has numbers t
 and need not be whole. Each expression is kept in one exact form. If neither this form nor the
 bounds decide a question, an error names the dim and the line.
 
-Other forms of sizes are translations of these: PyTorch's symbols (`needle.torch.symbols`), nodes of
-ONNX (`needle.onnx.emit`), TVM's variables, in both directions (`needle_tvm.frontend.extents`), and
-the text of a manifest (`needle_runtime.artifact.sizes`), which is also read where needle is not
-installed.
+Other forms of sizes are converted from or to these: PyTorch symbols (`needle.torch.symbols`), ONNX
+nodes (`needle.onnx.emit`), TVM variables (`needle_tvm.frontend.extents`), and the text of a
+manifest (`needle_runtime.artifact.sizes`), which can be read without needle.
 """

@@ -2,10 +2,10 @@
 with it are expressions of dims.
 
 An expression is kept in one exact form, a polynomial of dims and of quotients rounded down. Equal
-expressions therefore have equal forms: n + n == 2 * n, and (4 * n) // 4 is n. Coefficients are
-fractions where multiples are known to make the value whole: n // 8 is n / 8 if n is a multiple of
-8. Bounds come from interval arithmetic. A comparison that the form and the bounds decide is True or
-False; any other use of the number raises a TraceError.
+expressions therefore have equal forms: n + n == 2 * n, and (4 * n) // 4 is n. A coefficient may be
+a fraction if the value is known to be whole: n // 8 is n / 8 if n is a multiple of 8. Bounds come
+from interval arithmetic. A comparison is True or False if the form and the bounds decide it; any
+other use of the number raises a TraceError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Expression:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """A least and a largest value. The exact bounds may be closer together."""
+        """A lower and an upper bound of the value. The exact bounds may be closer together."""
         low, high = poly.interval(self._terms)
         # Rounding changes a quotient by less than 1. Without it, more terms cancel: n - n // 2.
         other_low, _ = poly.interval(_without_rounding(self._terms, upwards=False))
@@ -59,9 +59,9 @@ class Expression:
         return self.built(sizes.__getitem__, operator.floordiv)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """Return the same expression of other objects, which support `+` and `*`. `build` returns
-        the object for a dim. `divide` returns the quotient, rounded down, of two objects or of an
-        object and an int."""
+        """Return the expression rebuilt from other objects, which support `+` and `*`. `build`
+        returns the object for a dim. `divide` returns the quotient, rounded down, of two objects or
+        of an object and an int."""
         total: Any = 0
         for factors, coefficient in self._terms.items():
             product: Any = coefficient.numerator
@@ -184,7 +184,7 @@ class Expression:
         """Return this size as a number, for arithmetic whose results are not whole."""
         return SizeNumber(lambda of: of(self), self._refused)
 
-    # A copy is the object itself, and unpickling makes an equal object.
+    # A copy is the object itself, and unpickling creates an equal object.
 
     def __copy__(self) -> Expression:
         return self
@@ -216,9 +216,9 @@ class Dim(Expression):
     """A named size: every multiple of `multiple_of` from `min` to `max`.
 
     `min` and `max` become the least and the largest such multiple. `name` is a Python identifier.
-    Two Dims are equal if all four are equal. `+ - * //` with integers and other dims give
-    expressions. Raises TypeError or ValueError for other arguments. A dim cannot be 0, because code
-    for no elements is different code.
+    Two Dims are equal if their names and these three numbers are equal. `+ - * //` with integers
+    and other dims give expressions. Raises TypeError or ValueError for other arguments. A dim
+    cannot be 0, because arrays without elements need different code.
 
     >>> n = ndl.Dim("n", max=64, multiple_of=8)
     >>> n.described(), 2 * n + 1
@@ -250,7 +250,7 @@ class Dim(Expression):
 
     @property
     def dims(self) -> frozenset[Dim]:
-        """A set of this dim only."""
+        """A set that contains only this dim."""
         return frozenset({self})
 
     @property
@@ -278,7 +278,7 @@ class Dim(Expression):
 
 
 class _Quotient(Expression):
-    """numerator // divisor that has no simpler form; the divisor is above 0."""
+    """A quotient numerator // divisor without a simpler form; the divisor is above 0."""
 
     __slots__ = ("divisor", "numerator")
     numerator: int | Expression
@@ -369,8 +369,8 @@ def _expression(terms: Terms) -> Any:
 
 
 def _without_rounding(terms: Terms, upwards: bool) -> Terms:
-    """Return terms whose value is at least (`upwards`) or at most the value of `terms`, with exact
-    quotients in place of rounded ones."""
+    """Replace the rounded quotients in `terms` by exact ones. The value of the result is at least
+    (`upwards`) or at most the value of `terms`."""
     out: Terms = {}
     for factors, coefficient in terms.items():
         (first, *others) = factors or (None,)
@@ -429,8 +429,8 @@ def _rounded(rest: Any, divisor: Any) -> Any:
 
 
 def _refusal(what: str, involved: Iterable[Any]) -> TraceError:
-    """Return the error for a question that open sizes do not answer, with the place in the user's
-    code."""
+    """Return the error for a question that open sizes do not answer. It names the line of the
+    user's code."""
     dims = sorted(dims_of(involved), key=lambda dim: dim.name)
     here = state.trace.here if state.trace is not None else "the code"
     return TraceError(

@@ -46,8 +46,8 @@ def line_of(extent: Any) -> tuple[Dim, int, int] | None:
 
 
 def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, Any]:
-    """Return the size in `shapes` of each dim that is a whole axis of a declared shape. If axes
-    differ, it is the first size."""
+    """Return the size in `shapes` of each dim that is a whole axis of a declared shape. If axes of
+    the same dim differ in size, the first one counts."""
     found: dict[Dim, Any] = {}
     for extents, sizes in zip(declared, shapes, strict=True):
         for extent, size in zip(extents, sizes, strict=False):

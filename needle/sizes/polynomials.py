@@ -47,7 +47,7 @@ def multiple_of(factors: Factors) -> int:
 
 
 def interval(terms: Terms) -> tuple[Fraction, Fraction]:
-    """Return a least and a largest value, from the bounds of the factors."""
+    """Return a lower and an upper bound of the value, from the bounds of the factors."""
     low = high = Fraction(0)
     for factors, coefficient in terms.items():
         ends = [coefficient]

@@ -14,12 +14,12 @@ Of = Callable[[Any], Any]  # the value of an expression of dims
 class SizeNumber:
     """A float that depends on sizes, for arithmetic with numbers, sizes and tensors.
 
-    `evaluate(of)` computes it; `of` returns the value of an expression, a number or a Tensor.
+    `evaluate(of)` computes it; `of` returns an expression's value, which is a number or a Tensor.
     `refused(use)` returns the error for a use that needs the number itself.
     """
 
     __slots__ = ("_refused", "evaluate")
-    __array_ufunc__ = None  # NumPy's numbers leave operators to this class
+    __array_ufunc__ = None  # NumPy scalars leave operators to this class
 
     def __init__(self, evaluate: Callable[[Of], Any], refused: Callable[[str], Exception]) -> None:
         self.evaluate, self._refused = evaluate, refused

@@ -41,8 +41,8 @@ class OpCheckError(AssertionError):
 def tolerance(dtype: str, reduction_length: int = 1) -> float:
     """Return the allowed difference, relative to the largest magnitude of the result. It is 0 for
     integers and bools, near 1e-5 for float32 and near 2e-14 for float64, and grows with
-    `reduction_length`, the number of summed terms. Halves are computed in float32; their tolerance
-    adds the rounding of both results and of a scalar to half precision."""
+    `reduction_length`, the number of summed terms. Half precision is computed in float32; its
+    tolerance adds the rounding of both results and of a scalar to half precision."""
     if not is_floating(dtype):
         return 0.0
     if is_half(dtype):
@@ -58,9 +58,9 @@ def assert_close(
     rtol: float | None = None,
     what: str = "result",
 ) -> None:
-    """Raise AssertionError unless shapes and dtypes are equal, NaN and infinities are in the same
-    places, and other elements agree within `rtol` (None: `tolerance`) times the larger of `scale`
-    and the largest expected magnitude."""
+    """Raise AssertionError unless shapes and dtypes are equal, NaN and infinities are at the same
+    positions, and other elements agree within `rtol` (None: `tolerance`) times the larger of
+    `scale` and the largest expected magnitude."""
     wrong = difference(actual, expected, reduction_length, scale, rtol)
     if wrong is not None:
         raise AssertionError(f"{what}: {wrong}")
@@ -73,7 +73,7 @@ def difference(
     scale: float = 0.0,
     rtol: float | None = None,
 ) -> str | None:
-    """Return the text with which `assert_close` rejects an array, or None if it accepts it."""
+    """Return the message with which `assert_close` rejects an array, or None if it accepts it."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         return f"shape {actual.shape}, expected {expected.shape}"
@@ -222,7 +222,7 @@ class _Case:
 
     def _forward(self, arrays: list[Any], inferred: Any, kind: str) -> None:
         with np.errstate(all="ignore"):
-            # For halves, the twin's float32 result is rounded once.
+            # For half precision, the twin's float32 result is rounded once.
             expected = self.op.reference(*[examples.widened(examples.copied(a)) for a in arrays])
             expected = examples.narrowed(expected, inferred)
         results: list[tuple[str, Any]] = []

@@ -40,8 +40,8 @@ def special(sample: Sample) -> bool:
 
 
 def with_specials(value: Any, pattern: int) -> Any:
-    """Return a copy of floats with NaN, infinities and zeros of both signs at places that depend on
-    `pattern`."""
+    """Return a copy of floats with NaN, infinities and zeros of both signs at positions that depend
+    on `pattern`."""
     if isinstance(value, tuple):
         return tuple(with_specials(v, pattern) for v in value)
     out = value.copy()
@@ -137,14 +137,14 @@ def copied(value: Any) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """Return arrays in the dtype in which needle computes their dtype."""
+    """Return arrays in the dtype that needle uses to compute with them."""
     if isinstance(value, tuple):
         return tuple(widened(v) for v in value)
     return astype(value, compute_dtype(value.dtype.name))
 
 
 def narrowed(value: Any, spec: Any) -> Any:
-    """Return arrays in the compute dtype of `spec` as the dtype of `spec`; other arrays stay."""
+    """Cast arrays from the compute dtype of `spec` to its dtype; return other arrays unchanged."""
     if not isinstance(spec, Spec):
         return tuple(narrowed(v, s) for v, s in zip(value, spec, strict=True))
     value = np.asarray(value)
@@ -156,7 +156,7 @@ def has_float(value: Any) -> bool:
 
 
 def largest(value: Any, kind: str = "f") -> float:
-    """Return the largest finite magnitude in the arrays whose dtype is of this kind."""
+    """Return the largest finite magnitude in the arrays whose dtype has NumPy's `kind`."""
     sizes = [
         float(np.max(np.abs(a.astype("float64")), where=np.isfinite(a), initial=0.0))
         for a in map(widened, flat([value]))

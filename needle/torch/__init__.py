@@ -5,12 +5,12 @@ No other package of needle imports PyTorch. `loading` reads from top to bottom:
 - `model_forms` accepts a module, a program or a file; `archive` reads files without running code
   from them. `structure` turns the model into a function from a list of tensors to a list of
   tensors.
-- `exporting` records that function with `torch.export`. `functionalize` replaces in-place writes;
-  programs that it leaves, and operators that have no converter, are decomposed by PyTorch, which
-  takes longer. `dims` reads the caller's dims. `symbols` turns PyTorch's symbols into
+- `exporting` records that function with `torch.export`. `functionalize` replaces in-place writes.
+  PyTorch decomposes operators that have no converter, and programs that `functionalize` cannot
+  change; that takes longer. `dims` reads the caller's dims. `symbols` turns PyTorch's symbols into
   expressions of dims, and checks that PyTorch's guards hold at all sizes.
 - `reading` turns the exported program into a `Program` (`program`) of plain Python objects.
-  Everything that depends only on constants is computed here.
+  It computes everything that depends only on constants.
 - `model` defines the Module. `execute` runs the program's nodes with their converters, eagerly and
   while tracing, and compares each result's shape and dtype with the shape and dtype that PyTorch
   recorded.

@@ -20,9 +20,9 @@ _DROPOUTS = tuple(
 
 
 def restored(exported: Any) -> set[Any]:
-    """Remove dropouts that return their input, and change a program that writes in place so that
-    writes to the other results reach the inputs. Return the operators that must be decomposed for
-    it."""
+    """Remove dropouts that return their input. If the program writes in place, replace operators
+    that return undeclared views by view operators, so that writes to the views reach the inputs.
+    Return the operators that must be decomposed for the same reason."""
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     writes = any(is_in_place(node.target) for node in nodes)
     composed = set()

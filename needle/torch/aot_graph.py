@@ -1,5 +1,5 @@
-"""Split a graph of AOTAutograd into the random numbers that PyTorch draws and the tensors that
-needle computes, and record how the results and the written inputs are made of both. The graph is
+"""Split an AOTAutograd graph into the random numbers that PyTorch draws and the tensors that needle
+computes, and record how the results and the written inputs are built from both. The graph is
 functional, except for copies into inputs at its end.
 
 Views of one tensor share a storage in the fake tensors of `node.meta["val"]`; this shows which
@@ -50,7 +50,7 @@ class Output(NamedTuple):
 
     @property
     def computed(self) -> int | None:
-        """The number of the "computed" value that the result is made of, or None."""
+        """The number of the "computed" value that the result is built from, or None."""
         if self.value is None or self.value.kind != "computed":
             return None
         return self.value.number
@@ -149,8 +149,8 @@ class AotGraph:
         return outputs
 
     def _output(self, node: Any, source: Any, shared: bool) -> Output:
-        """Return a result as a view of the storage of `source`, or with a storage of its own if it
-        can."""
+        """Return a result with a storage of its own if possible, otherwise as a view of the storage
+        of `source`."""
         own = source in self._position or source in self._drawing or source.op == "get_attr"
         alone = type(offset := node.meta["val"].storage_offset()) is int and offset == 0
         is_view = node is not source and (own or shared or not alone or not is_dense(node))

@@ -1,4 +1,4 @@
-"""Predicates and searches over the nodes of AOTAutograd's graphs."""
+"""Predicates and searches for the nodes of AOTAutograd graphs."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def _storage(tensor: Any) -> int:
 
 
 def is_dense(node: Any) -> bool:
-    """Return whether a tensor fills its memory, in any order of its axes."""
+    """Return whether a tensor's elements fill its memory without gaps, in any order of its axes."""
     import torch
 
     return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))
 
 
 def check(node: Any) -> None:
-    """Raise UnsupportedError for a node with an effect."""
+    """Raise UnsupportedError for a node with a side effect."""
     schema = getattr(node.target, "_schema", None)
     if schema is None and node.target is not operator.getitem and not is_number(node):
         raise UnsupportedError(f"it calls {name_of(node.target)}, which is not an operator")

@@ -33,8 +33,8 @@ def backend_decompositions() -> dict[Any, Any]:
 
 def composites_whole() -> contextlib.AbstractContextManager[None]:
     """Return a context in which PyTorch's tracing keeps composite operators that have a converter,
-    as `torch.export` does. No other thread may trace meanwhile. The kept operators have no gradient
-    in the context."""
+    as `torch.export` does. No other thread may trace at the same time. The kept operators have no
+    gradient in the context."""
     import torch
     from torch.export import exported_program as export
 
@@ -78,8 +78,8 @@ def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
 
 
 def without_dropout(graph: Any) -> None:
-    """Remove dropout that does nothing from a Dynamo graph. It returns its input itself, and
-    AOTAutograd would make a copy of it."""
+    """Remove dropout that does nothing from a Dynamo graph. Such dropout returns its input itself,
+    which AOTAutograd would copy."""
     import torch
 
     functions = torch.nn.functional.dropout, torch.dropout, torch.dropout_

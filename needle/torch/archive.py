@@ -20,7 +20,7 @@ from ..errors import ModelError
 from .exporting import quiet
 from .refusals import first_line
 
-_MODEL = "model"  # the name that torch.export.save gives the only program of a file
+_MODEL = "model"  # the name that torch.export.save gives to the single program of a file
 _PICKLES = re.compile(r"data/(sample_inputs/.*|(weights|constants)/[^/]*\.pt)")
 _CONFIGS = re.compile(r"data/(weights|constants)/[^/]*_config\.json")
 _PROGRAMS = re.compile(r"models/.*")
@@ -28,12 +28,12 @@ _MACHINE_CODE = "data/aotinductor/"
 
 _NAMES = frozenset({"name", "as_name"})  # keys whose values become names in generated Python
 _OPERATORS = frozenset({"target", "as_operator"})  # keys whose values are looked up by name
-_IMPORTS = frozenset({"__enum__", "default_factory_module"})  # keys that go with names of modules
+_IMPORTS = frozenset({"__enum__", "default_factory_module"})  # keys of objects that name a module
 _PLAIN = re.compile(
     r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|"
     r"not_|inv|invert|lshift|rshift|getitem)|math\.[a-z]\w*|torch\.(_sym|sym)_\w+"
 )
-_BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only names with two underscores
+_BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only allowed names with double underscores
 _OF_DISPATCHER = re.compile(rf"torch\.ops((?:\._?[A-Za-z]\w*|{_BITWISE}){{2,3}})")
 _SYMBOL = re.compile(r"[A-Za-z]\w*")
 

@@ -1,9 +1,9 @@
 """Restore attributes, other than parameters and buffers, that a PyTorch model's `forward` changes.
 
 An exported program does not contain such attributes, and the values that an export leaves in them
-differ from the values after a call of the model. They are therefore restored. A model may keep
-tables in attributes that it makes at its first call. A model whose next call depends on a changed
-attribute, or whose attributes keep values of the inputs, is refused.
+differ from the values after a call of the model. They are therefore restored. A model may store
+tables in attributes at its first call. A model whose next call depends on a changed attribute, or
+whose attributes keep values of the inputs, is refused.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Attributes:
 
 @contextlib.contextmanager
 def put_back(model: Any) -> Iterator[Attributes]:
-    """Restore the attributes of a `model` at the exit of the context, which yields a snapshot of
+    """Restore the attributes of a `model` when the context exits. The context yields a snapshot of
     the attributes."""
     before = Attributes(model)
     try:
@@ -129,7 +129,7 @@ def _called(model: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _other(tensor: Any) -> Any:
-    """Return a tensor of the same kind with other values, if they are floating-point numbers."""
+    """Return a tensor like this one, but with other values if they are floating-point numbers."""
     return tensor * 0.75 if tensor.is_floating_point() else tensor
 
 
@@ -171,7 +171,7 @@ def _copied(value: Any) -> Any:
 
 def _same(one: Any, other: Any, strict: bool = False) -> bool:
     """Return whether two values are equal. Values that are not tensors, containers or plain values
-    count as equal, unless `strict`: then they must be one object."""
+    count as equal, unless `strict`: then they must be the same object."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 

@@ -54,7 +54,7 @@ def _rrelu_and_noise(
 
 
 def _of_lists(operator: Any, name: str) -> Callable[..., Any] | None:
-    """Decompose an operator on lists into calls of PyTorch's function on single tensors. Return
+    """Decompose an operator on lists into calls to PyTorch's function for single tensors. Return
     None if there is no such function."""
     lists = [
         position

@@ -38,9 +38,9 @@ class Asked:
         return sorted(found, key=lambda dim: dim.name)
 
     def sizes(self) -> dict[str, int]:
-        """Choose a size for each dim at which the model is exported. PyTorch treats a size of 1 as
-        a constant and equal sizes as always equal, so the sizes differ and are above 1 if the
-        bounds allow. An inferred dim keeps the example's size, unless that is 1.
+        """Choose a size for each dim; the model is exported at these sizes. PyTorch treats a size
+        of 1 as a constant and equal sizes as always equal, so the sizes differ and are above 1 if
+        the bounds allow. An inferred dim keeps the example's size, unless that is 1.
         """
         given = [n for _, value in self.inputs for n in value.shape]
         sizes = dict[str, int]()
@@ -260,8 +260,8 @@ def _inferred(name: str, axis: int, bounds: Any, how: str) -> Dim:
 
 
 def _resized(tensor: Any, shape: Sequence[int]) -> Any:
-    """Return a tensor of this shape with elements of `tensor`, whose floats are scaled by 0.5 to
-    1.5."""
+    """Return a tensor of this shape with elements of `tensor`; floats are scaled by factors from
+    0.5 to 1.5."""
     import torch
 
     if tuple(tensor.shape) == tuple(shape):

@@ -34,7 +34,7 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
     """
     import torch
 
-    with no_warnings(), torch.no_grad():  # PyTorch's export warns of its own internals
+    with no_warnings(), torch.no_grad():  # PyTorch's export warns about its own internals
         sizes = asked.sizes()
         examples = tuple(asked.resized(sizes)) if sizes else inputs
         try:
@@ -73,7 +73,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
         ) from error
     except (ModelError, DimError):
         raise
-    except Exception as error:  # export has many error types for models that it cannot take
+    except Exception as error:  # export has many error types for models that it does not support
         if isinstance(error, AssertionError) and "compiled_fn" in str(error):
             check_apart(model)  # export asserts that written tensors share no memory
         dims = ", ".join(dim.described() for dim in asked.dims)
@@ -84,8 +84,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
 
 
 def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
-    """Return a model's exported program. If the export fails because it depends on values, it is
-    repeated with the numbers in the model's buffers known."""
+    """Return a model's exported program. If the export fails because the model depends on values,
+    repeat it with known values for the numbers in the model's buffers."""
     import torch
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -126,8 +126,8 @@ def _hints(asked: Asked) -> Any:
 
 
 def functional_program(exported: Any) -> Any:
-    """Return an exported program without in-place writes. Operators without a converter are
-    decomposed where PyTorch can."""
+    """Return an exported program without in-place writes. PyTorch decomposes operators without a
+    converter, if it can."""
     from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 
     composed = aliases.restored(exported)
@@ -136,7 +136,8 @@ def functional_program(exported: Any) -> Any:
     table = decompositions()
     if composed:
         table = {**table, **{each: _composite()[each] for each in composed}}
-    # PyTorch orders checks of numbers (`aten._linalg_check_errors`) by inputs that are not tensors.
+    # PyTorch orders checks of values (`aten._linalg_check_errors`) by tokens, which are additional
+    # inputs that are not tensors.
     return _remove_effect_tokens(exported.run_decompositions(table))
 
 
@@ -164,8 +165,8 @@ def decompositions() -> Mapping[Any, Any]:
 
 
 def _decomposed(rule: Any, if_complex: bool, *args: Any, **kwargs: Any) -> Any:
-    """Decompose an operator if its arguments are complex, or if they are real, as `if_complex`
-    says. Otherwise return NotImplemented, which leaves the operator whole."""
+    """Decompose an operator if its arguments are complex (with `if_complex`) or real (without).
+    Otherwise return NotImplemented, which leaves the operator whole."""
     if _is_complex((args, kwargs)) is not if_complex:
         return NotImplemented
     return rule(*args, **kwargs)

@@ -9,11 +9,11 @@ A write `x.op_(...)` becomes `y = x.op(...)`, and later nodes read y. The precon
 - x is the result of an operator that allocates its result, so that nothing else shares its memory.
 - Every other node that reads x allocates its results as well, so no view of x exists. In
   particular, the program does not return x.
-- All tensors of the call have x's dtype, which is a floating-point one, and the result has x's
-  shape: a write would cast and broadcast, and the functional operator promotes.
+- All tensors of the call have x's dtype, which is floating-point, and the result has x's shape. In
+  other cases, the write would cast and broadcast, whereas the functional operator promotes.
 
-A program that breaks one of them, has open sizes, complex numbers or subgraphs, or has an operator
-that needle lacks, is left to PyTorch.
+A program is left to PyTorch if it breaks one of these preconditions, has open sizes, complex
+numbers or subgraphs, or has an operator that needle lacks.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _returned_instead(node: Any) -> bool:
 
 
 def _functional_twin(target: Any) -> Any:
-    """Return the operator without its last underscore that has the same overload and takes the
-    same arguments, or None."""
+    """Return the operator named like `target` without the last underscore, if it has the same
+    overload and arguments, else None."""
     import torch
 
     namespace, _, name = target._schema.name.partition("::")

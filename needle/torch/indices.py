@@ -37,10 +37,9 @@ _CLASSES = {
 def index_ranges(
     program: Program, shapes: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the largest valid index of each input of `program` that operators use as
-    indices, directly or after a change of layout, by the input's name. The range is valid for all
-    these operators; it may depend on dims. `shapes` are the shapes of the weights, by their names
-    in `state_dict`."""
+    """Return (least, largest) valid index by name, for each input of `program` that operators use
+    as indices, directly or after a change of layout. The range is valid for all these operators; it
+    may depend on dims. `shapes` are the shapes of the weights, by their names in `state_dict`."""
     dtypes = {name: result.dtype for name, result in program.inputs}
     known = {name: result.shape for name, result in program.inputs}
     known |= {name: shapes[target] for name, target in program.weights.items()}
@@ -64,8 +63,8 @@ def index_ranges(
 def _source(
     index: Any, made: Mapping[str, Node], dtypes: Mapping[str, str]
 ) -> tuple[str | None, list[int]]:
-    """Return the name of the value whose elements an index holds, and the ignored numbers that are
-    replaced before. The name is None if the index is not an integer tensor."""
+    """Return the name of the value whose elements an index holds, and the ignored numbers that the
+    program replaces in it first. The name is None if the index is not an integer tensor."""
     ignored: list[int] = []
     while isinstance(index, Ref) and dtypes.get(index.name) in _INTEGERS:
         node = made.get(index.name)

@@ -3,9 +3,9 @@
 `torch.export` does not know the values of buffers. It refuses a model that pads by a number in a
 buffer (EnCodec) or branches on one. Buffers are constants of the compiled code, so while such a
 model is recorded, its one-element integer and boolean buffers become plain attributes, and each use
-of one is a constant that PyTorch follows through computations. Tensors that the model creates from
-constants can be followed in the same way, such as the mask that Longformer makes if it is given
-none.
+of one is a constant that PyTorch propagates through computations. Tensors that the model creates
+from constants can be propagated in the same way, such as the mask that Longformer creates if the
+caller passes none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import UnsupportedError
 # entries keep the buffers alive, so the ids stay valid.
 Numbers = Mapping[int, Sequence[tuple[Any, str]]]
 
-_MOST = 1 << 16  # most elements of a constant that is followed
+_MOST = 1 << 16  # most elements of a constant that is propagated
 _FILLED = {"zeros": 0, "ones": 1, "zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 
 _ASKING = frozenset("item tolist __bool__ __int__ __float__ __index__ __complex__".split())
@@ -97,8 +97,8 @@ def knowing(numbers: Numbers) -> Iterator[None]:
 
 @contextlib.contextmanager
 def following() -> Iterator[list[Any]]:
-    """Let PyTorch follow constants (`torch.ones`, `torch.arange` and the like) of up to 65536
-    elements through computations inside the context. By default it follows only one-element
+    """Let PyTorch propagate constants (`torch.ones`, `torch.arange` and the like) of up to 65536
+    elements through computations inside the context. By default it propagates only one-element
     constants that were numbers. The context yields a list of the numbers that PyTorch read from a
     former constant after other values were written to it. If the list is not empty, the program is
     wrong.
@@ -115,7 +115,7 @@ def following() -> Iterator[list[Any]]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             name = getattr(function, "__name__", "")
-            if name == "where":  # PyTorch does not follow its numbers
+            if name == "where":  # PyTorch does not propagate its numbers
                 args = [torch.tensor(x) if isinstance(x, (int, float)) else x for x in args]
             unknown = name in _ASKING and getattr(args[0], "constant", None) is None
             result = function(*args, **(kwargs or {}))

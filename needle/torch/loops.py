@@ -48,7 +48,7 @@ def _opened(value: Any) -> Any:
 
 
 def of_tree(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the program's values from which `as_tree` made `values`."""
+    """Invert `as_tree`: return the program's values for its result `values`."""
     return tuple(
         Complex(*value)
         if isinstance(value, list)
@@ -64,8 +64,8 @@ def known_trips(condition: Program, body: Program, operands: Sequence[Any]) -> i
     alone.
 
     `condition` and `body` are the loop's graphs. `operands` are the initial values that the loop
-    carries, then the values that it only reads; None if unknown. Raises UnsupportedError if the
-    number of iterations exceeds the budget.
+    carries, then the values that it only reads; an unknown value is None. Raises UnsupportedError
+    if the number of iterations exceeds the budget.
     """
     if len(operands) != len(condition.inputs):
         return None  # some operands are sizes

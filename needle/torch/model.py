@@ -79,7 +79,7 @@ class TorchModel(Part):
         return super().load_state_dict(held, strict, layout)
 
     def _put(self, name: str, value: Tensor, is_unsaved: bool) -> None:
-        """Keep a weight under its dotted name."""
+        """Store a weight under its dotted name."""
         *path, last = name.split(".")
         holder: Module = self
         for part in path:

@@ -29,7 +29,7 @@ def module_of(
     if isinstance(model, torch.export.ExportedProgram):
         if not args and not kwargs and model.example_inputs is not None:
             args, kwargs = model.example_inputs
-        # The program's guards check the sizes of its own export; our export makes new guards.
+        # The program's guards check the sizes of its own export; our export creates new guards.
         return model.module(check_guards=False), args, kwargs
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedError(

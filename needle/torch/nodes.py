@@ -106,7 +106,8 @@ def _dtype_of(value: Any) -> Any:
 
 
 def is_constant(node: Any) -> bool:
-    """Return whether a node makes the same tensor at each call, because it has no tensor inputs."""
+    """Return whether a node returns the same tensor at each call, because it has no tensor
+    inputs."""
     return not node.all_input_nodes and not is_random(node.target)
 
 

@@ -1,4 +1,4 @@
-"""Helpers of the converters of PyTorch operators: common dtypes of operands, axes, numbers."""
+"""Helpers for the converters of PyTorch operators: common dtypes of operands, axes, numbers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def category(dtype: str) -> str:
 
 
 def promoted_dtype(*operands: Any) -> str:
-    """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A tensor
-    without axes counts only if its category is higher than the category of all tensors with axes,
-    and a Python number only if its category is higher than the category of all tensors."""
+    """Return the common dtype of `operands` by PyTorch's rules (torch.result_type). A 0-d tensor
+    counts only if its category is higher than the category of all tensors with axes, and a Python
+    number only if its category is higher than the category of all tensors."""
     levels: list[str | None] = [None, None, None]  # tensors with axes, tensors without, numbers
     for each in operands:
         if each is None:
@@ -79,7 +79,7 @@ def cast(value: Any, dtype: str) -> Tensor:
 
 
 def number(value: Any, dtype: str) -> Tensor:
-    """Return a Python number or a size as a Tensor of `dtype` without axes."""
+    """Return a Python number or a size as a 0-d Tensor of `dtype`."""
     if isinstance(value, Expression):
         from ..conversion.values import size_tensor
 
@@ -102,16 +102,15 @@ def floating(x: Value) -> Tensor:
 
 
 def wide(x: Value) -> Tensor:
-    """Return a tensor in the dtype that PyTorch computes in: halves become float32 and are rounded
-    once at the end."""
+    """Return a tensor in the dtype that PyTorch computes in. Half precision becomes float32, and
+    the final result is rounded once."""
     found = tensor(x)
     return ops.cast(found, "float32") if is_half(found.dtype) else found
 
 
 def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
     """Return PyTorch's axes `dim` (one axis, several, or None or () for all), counted from the
-    front. PyTorch also accepts the axes 0 and -1 for a tensor without axes; the result is then
-    ()."""
+    front. PyTorch also accepts the axes 0 and -1 for a 0-d tensor; the result is then ()."""
     ndim = len(x.shape)
     if not ndim or dim is None or dim == ():
         return tuple(range(ndim))
@@ -119,7 +118,7 @@ def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
 
 
 def with_axis(x: Value) -> Tensor:
-    """Return a tensor without axes with one axis of one element; other tensors are unchanged."""
+    """Return a 0-d tensor with shape (1,); return other tensors unchanged."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
 
@@ -135,7 +134,7 @@ def permuted(x: Tensor, order: Any) -> Tensor:
 
 
 def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
-    """Apply a `function` to `operands`. Halves are computed in float32 and rounded once."""
+    """Apply a `function` to `operands`. Half precision is computed in float32 and rounded once."""
     dtype = next(each.dtype for each in operands if each is not None)
     if not is_half(dtype):
         return function(*operands)
@@ -146,16 +145,16 @@ def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
 
 
 def arithmetic(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
-    """Apply one operation to tensors and numbers in the dtype of a node's result. Halves are
-    computed in float32 and rounded once if an operand is a number or a wider tensor without axes
-    whose value a half may not hold."""
+    """Apply one operation to tensors and numbers in the dtype of a node's result. Half precision is
+    computed in float32 and rounded once if an operand is a number or a wider 0-d tensor whose value
+    half precision may not represent."""
     if is_half(node.dtype) and any(_is_finer(each, node.dtype) for each in operands):
         return computed(node, function, *operands)
     return function(*(cast(each, node.dtype) for each in operands))
 
 
 def computed(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
-    """Apply a `function` to tensors and numbers in the dtype of a node's result. Halves are
+    """Apply a `function` to tensors and numbers in the dtype of a node's result. Half precision is
     computed in float32 and rounded once."""
     dtype = "float32" if is_half(node.dtype) else node.dtype
     return cast(function(*(cast(each, dtype) for each in operands)), node.dtype)

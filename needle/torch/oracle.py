@@ -27,7 +27,8 @@ from .structure import Flat
 # Tolerances relative to a tensor's largest element, for the rounding of a whole network.
 _CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
 
-# Operators whose results PyTorch leaves open: bases of vectors, and the order of equal elements.
+# Operators whose results PyTorch does not fully define: bases of vectors, the order of equal
+# elements.
 _DECOMPOSING = frozenset(
     f"aten.{name}" for name in "linalg_eigh _linalg_eigh linalg_svd _linalg_svd linalg_qr".split()
 )
@@ -44,7 +45,7 @@ _UNSET = frozenset(
 
 def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
     """Compare a `model` with PyTorch. Raises ModelError, which names the first node whose result
-    differs from PyTorch's, and DimError if the PyTorch model computes something else at some size
+    differs from PyTorch's, and DimError if the PyTorch model computes something else at some sizes
     of the dims.
 
     The module runs on the example (`flat` and `functional` are PyTorch's model and program) and, if
@@ -169,7 +170,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
         if what is not None and node.name in theirs:
             exact = _in_float64(theirs[node.name], env)
             if exact is not None and _difference(call, values | {node.name: exact}, model) is None:
-                continue  # PyTorch's own rounding: it stores positions as halves
+                continue  # PyTorch's own rounding: it stores positions in half precision
         if what is not None:
             kind = node.operator.rpartition(".")[0]
             if kind in _UNSET:

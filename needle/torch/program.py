@@ -15,7 +15,7 @@ from ..sizes.extents import sizes_in
 
 
 class Ref(NamedTuple):
-    """The value of an input, a weight, a constant or a node, by its name."""
+    """A reference, by name, to the value of an input, a weight, a constant or a node."""
 
     name: str
 
@@ -146,7 +146,7 @@ class Program:
 
 
 def refs(value: Any) -> list[str]:
-    """Return the names of the values that an argument refers to, also inside tuples."""
+    """Return the names of the values that an argument refers to, including those inside tuples."""
     if isinstance(value, Ref):
         return [value.name]
     if isinstance(value, tuple):

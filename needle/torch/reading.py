@@ -1,4 +1,4 @@
-"""Read a functional graph of PyTorch (`torch.fx`) into a `Program`. Imports PyTorch when called."""
+"""Read a functional PyTorch graph (`torch.fx`) into a `Program`. Imports PyTorch when called."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def is_weight(tensor: Any) -> bool:
 
 
 class _Reader:
-    """A reader of a graph's nodes. Nodes that depend only on constants are computed at once."""
+    """A reader of a graph's nodes. It computes nodes that depend only on constants immediately."""
 
     def __init__(self, graph: Any, symbols: Symbols, constants: Mapping[str, Any]) -> None:
         self._graph, self._symbols = graph, symbols
@@ -338,7 +338,7 @@ class _Reader:
 
     def _is_size(self, node: Any) -> bool:
         """Return whether a node computes a number from sizes alone. A number computed from values
-        is read as a tensor without axes."""
+        is read as a 0-d tensor."""
         if not is_number(node):
             return False
         value = node.meta["val"]

@@ -1,5 +1,5 @@
 """Export each of PyTorch's recurrent layers as one operator. Otherwise export would run the layers
-step by step, which takes long and fixes the number of steps in the program."""
+step by step, which is slow and fixes the number of steps in the program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PADDED = 9  # arguments of a call; calls with packed sequences have arguments o
 
 
 def whole() -> Any:
-    """Return a mode that replaces calls of `torch.lstm` and the like on padded sequences by calls
-    of `needle::lstm` and the like, which run PyTorch's functions."""
+    """Return a mode that replaces calls to `torch.lstm` and the like on padded sequences by calls
+    to `needle::lstm` and the like, which run PyTorch's functions."""
     import torch
 
     # Created now, because PyTorch traces the mode itself when it records branches.
@@ -35,7 +35,7 @@ def whole() -> Any:
 
 
 def _is_padded(args: Sequence[Any]) -> bool:
-    """Return whether these are the arguments of a call with padded sequences that draws no
+    """Return whether these are the arguments of a call with padded sequences and no active
     dropout."""
     return len(args) == _PADDED and isinstance(args[3], bool) and not (args[5] and args[6])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 
-# The meanings of export's errors, by parts of their texts.
+# Explanations of export's errors, by a part of the error's text.
 _REASONS = {
     "'size' failed to unpack the object at pos 2 with error": (
         "it packs sequences (pack_padded_sequence), whose shapes depend on values: give recurrent "

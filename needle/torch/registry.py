@@ -31,8 +31,8 @@ def converter(*names: str) -> Callable[[F], F]:
 
 def complex_converter(*names: str) -> Callable[[F], F]:
     """Return a decorator that registers a function as the converter of nodes of these operators
-    (`names`) that take or return complex numbers: `Complex` values, and Python's `complex` for
-    numbers."""
+    (`names`) that take or return complex numbers. Complex tensors are `Complex` values, and complex
+    numbers are Python's `complex`."""
     return _REGISTRY.converter(*names, domain=_COMPLEX)
 
 

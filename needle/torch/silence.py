@@ -17,10 +17,10 @@ _filters = contextlib.ExitStack()
 def no_warnings() -> Iterator[None]:
     """Ignore warnings inside the context.
 
-    Warning filters belong to the process, and `warnings.catch_warnings` restores the filters of the
-    time it was entered. With two threads inside, the first to leave would show the second's
-    warnings, and the second would leave warnings ignored for good. Here the last thread to leave
-    restores the filters.
+    Warning filters belong to the process, and `warnings.catch_warnings` restores the filters that
+    were set when it was entered. With two threads inside, the first to leave would show the
+    second's warnings, and the second would leave warnings ignored for good. Here the last thread to
+    leave restores the filters.
     """
     global _threads
     with _lock:

@@ -1,7 +1,7 @@
 """Check that a recorded program also matches its model at sizes of 1.
 
 PyTorch's export treats an axis of one element as a constant, so programs are recorded at larger
-sizes. During recording, every test of the model or of PyTorch for a size of 1 is false.
+sizes. During recording, every test for a size of 1, by the model or by PyTorch, is false.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def has_shape_of_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _innermost(places: Iterable[tuple[str, int]]) -> str:
-    """Return the last of these places outside the code of PyTorch, needle and Python."""
+    """Return the last of these `places` that is outside the code of PyTorch, needle and Python."""
     import torch
 
     own = (torch, needle, traceback)

@@ -57,8 +57,8 @@ def _in_memory(x: Any) -> tuple[Any, list[int]]:
 
 
 def _places(x: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Any:
-    """Return the position in x of each element that the strides select from `offset` in x's memory
-    on. Raises ValueError if an element is outside x, in a tensor that x is a view of."""
+    """Return the position in x of each element that the strides select, starting at `offset` in x's
+    memory. Raises ValueError if an element is outside x, in a tensor that x is a view of."""
     import torch
 
     first = offset - x.storage_offset()

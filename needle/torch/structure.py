@@ -1,8 +1,8 @@
 """A PyTorch model as a function of a flat list of tensors that returns a flat list of tensors.
 
-`torch.export` accepts and returns only values that PyTorch can flatten: dataclasses and the caches
-of transformers' models only if they are registered. needle itself takes arguments and results
-apart, into trees of these kinds:
+`torch.export` accepts and returns only values that PyTorch can flatten. Dataclasses and the caches
+of `transformers` models are among them only if they are registered. needle therefore takes
+arguments and results apart itself, into trees of these kinds:
 
 - tuples, lists and mappings;
 - dataclasses (`ModelOutput`), by their fields;

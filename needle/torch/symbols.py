@@ -169,7 +169,7 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
 
 
 def _merged(before: Any, extent: Any, asked: Asked) -> Any:
-    """Return the common extent of two axes with one size; the first extent if none fits both."""
+    """Return the common extent of two axes of equal size; the first extent if none fits both."""
     if before is None or (before in asked.inferred and extent not in asked.inferred):
         return extent
     if before not in asked.inferred or extent not in asked.inferred:

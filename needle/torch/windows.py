@@ -1,4 +1,4 @@
-"""Helpers of the converters of window operators: numbers per axis, missing batch axes, and windows
+"""Helpers for the converters of window operators: numbers per axis, missing batch axes, and windows
 that divide an axis."""
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def gathered(x: Tensor, parts: Sequence[Parts]) -> tuple[Tensor, Tensor, Tensor]
 
 
 def chosen_of(seen: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest elements of `seen` along the last axis, and their `places`. Among equal
-    elements the first is chosen, among several NaN the last."""
+    """Return the largest elements of `seen` along the last axis, and their `places`. Of several
+    equal elements, the first is chosen; of several NaN, the last."""
     chosen = ops.unsqueeze(first_largest(seen, -1), -1)
     values, found = (ops.gather(each, -1, chosen) for each in (seen, places))
     return ops.squeeze(values, -1), ops.squeeze(found, -1)

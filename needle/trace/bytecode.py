@@ -1,4 +1,4 @@
-"""Find the names that byte code reads and imports."""
+"""Find the names that bytecode reads and imports."""
 
 from __future__ import annotations
 

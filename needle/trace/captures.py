@@ -1,9 +1,9 @@
 """Find the outer values that a function reads: Modules, Tensors, and Python values that affect its
 trace.
 
-The search starts at a function's closure and globals. It follows the items of containers, called
-functions, and the attributes of objects, classes and modules whose names occur in the code it
-follows. Each value has links, which tell cheaply whether the value is still in its place.
+The search starts at a function's closure and globals. It visits the items of containers, the
+functions that are called, and the attributes of objects, classes and modules if the visited code
+names them. Each value has links, which check cheaply whether the value is still where it was found.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, sl
 
 def found_in(fn: Any, arguments: Mapping[str, Any], values: bool = False) -> Surroundings:
     """Find the values that a call of `fn` with these named `arguments` can read: Modules, Tensors,
-    and the values of variables and of attributes of its object. Return them with their links, by
-    name prefix. A Module `fn` has the empty prefix; an argument or an outer variable has its own
+    and the values of variables and of its bound object's attributes. Return them with their links,
+    by name prefix. A Module `fn` has the empty prefix; an argument or an outer variable has its own
     name as the prefix.
 
     With `values`, also find the values of Modules' attributes and the contents of arrays. Raises
-    TraceError for an array of a library other than NumPy, because changes of it cannot be
+    TraceError for an array of a library other than NumPy, because changes to it cannot be
     detected."""
     search = _Search(values)
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
@@ -76,7 +76,7 @@ class _Search:
             self.visit(*step)
 
     def run(self) -> None:
-        """Follow all values until the code names nothing new."""
+        """Visit all values until the code names nothing new."""
         while True:
             while self._steps:
                 self._one(*self._steps.pop())
@@ -237,7 +237,7 @@ class _Search:
         """Visit the code or the value that a class defines under `name`."""
         value = vars(base)[name]
         is_slot = isinstance(value, types.MemberDescriptorType)
-        if library_code.is_told(base):  # the code is not followed, so visit the result
+        if library_code.is_told(base):  # the code is not visited, so visit the result
             if isinstance(value, property) and not isinstance(thing, (type, Module)):
                 self._computed(path, thing, name, link)
             return
@@ -321,7 +321,7 @@ def _tells(thing: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _classes(cls: type, with_ours: bool) -> tuple[type, ...]:
-    """Return the classes in a class's resolution order that are followed; with `with_ours`, also
+    """Return the classes in a class's resolution order that are visited; with `with_ours`, also
     needle's."""
     return tuple(
         base
@@ -369,7 +369,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_same(known: tuple[Any, Any], value: Any, link: Any) -> bool:
-    """Return whether a known value is this value in the same place."""
+    """Return whether a known value is this value, found in the same place."""
     before, last = known
     return before is value and (
         isinstance(value, (Module, Tensor))

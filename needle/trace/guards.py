@@ -1,7 +1,7 @@
-"""Links guard values that a search has found: they tell whether a value is still in its place.
+"""Links record the places where a search has found values, and tell whether a value is still there.
 
-Each link has a `holder` and a `key`, which name the place, and the link `before` it on the search's
-path. needle.nn.module.Link is the link of a single item.
+A link's `holder` and `key` name the place; `before` is the previous link on the search's path.
+needle.nn.module.Link is the link to a single item.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Whole(NamedTuple):
 
 
 class Without(NamedTuple):
-    """A record that a namespace does not have a name, so that the class's attribute counts."""
+    """A record that a namespace lacks a name, so that the class's attribute of that name is
+    used."""
 
     holder: Any
     key: Any
@@ -78,7 +79,7 @@ class Members:
         self._thing = thing
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self._thing, name, Members)  # Members: never an attribute's value
+        return getattr(self._thing, name, Members)  # the default is never an attribute's value
 
 
 class Cell:
@@ -99,7 +100,7 @@ def items_of(container: Any) -> tuple[Any, ...]:
 
 
 def subject(link: Any) -> tuple[int, Any]:
-    """Return a key of the place that a `link` guards. It is the same for all links to the place
+    """Return a key for the place that a `link` guards. All links to the place have the same key
     while the holder lives."""
     holder = link.holder
     return id(holder.cell if isinstance(holder, Cell) else holder), link.key

@@ -19,7 +19,7 @@ def symbolic_specs(
 
     A key of `dims` is an input's name or, if the input is a whole argument, the argument's
     position; `positions` are the names of the positional arguments. Raises DimError for an unknown
-    input or axis, which it names, and for two dims with one name.
+    input or axis, and for two dims with the same name.
     """
     if not isinstance(dims, Mapping):
         raise DimError(f"dims={dims!r}: must be a dict like {{'x': {{0: Dim('n', max=64)}}}}")
@@ -66,7 +66,7 @@ def _shape(name: str, spec: Spec, axes: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 def _check_names(specs: Sequence[Spec]) -> None:
-    """Raise DimError for two dims with one name."""
+    """Raise DimError if two dims have the same name."""
     known: dict[str, Dim] = {}
     for dim in sorted(dims_of(n for spec in specs for n in spec.shape), key=Dim.described):
         other = known.setdefault(dim.name, dim)

@@ -1,4 +1,5 @@
-"""Recognize code that is not followed: needle's own, Python's library, and installed packages."""
+"""Recognize code that tracing does not step into: needle, the standard library, installed
+packages."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-_INSTALLED = ("numpy", "scipy", "torch", "tvm", "tvm_ffi", "ml_dtypes", "needle_tvm")  # anywhere
+# Packages that count as installed, in any folder.
+_INSTALLED = ("numpy", "scipy", "torch", "tvm", "tvm_ffi", "ml_dtypes", "needle_tvm")
 _LIBRARY = tuple(
     f"{folder}/"
     for folder in (Path(os.__file__).parent, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
@@ -18,7 +20,7 @@ _MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE, a bit of a type's flags
 
 
 def is_known(module: Any) -> bool:
-    """Return whether the module with this name is part of Python's library or of an installed
+    """Return whether `module`, a module's name, belongs to the standard library or to an installed
     package. A user's file may have the name of a library module, and `__main__` is the user's
     program even if an installed package runs it."""
     top = _top(module)
@@ -33,19 +35,19 @@ def is_known(module: Any) -> bool:
 
 
 def is_ours(module: Any) -> bool:
-    """Return whether the `module` with this name belongs to needle."""
+    """Return whether `module`, a module's name, belongs to needle."""
     return _top(module) == "needle"
 
 
 def is_told(thing: type | types.FunctionType) -> bool:
-    """Return whether a function or class (`thing`) is code of needle, Python's library or an
+    """Return whether `thing`, a function or class, belongs to needle, the standard library or an
     installed package."""
     module = thing.__module__
     if not (is_known(module) or is_ours(module)):
         return False
     if not isinstance(thing, type) or not thing.__flags__ & _MADE_BY_CLASS:
         return True
-    # A class that a library function makes for user code names the library as its module.
+    # If a library function creates a class for user code, the class's `__module__` is the library.
     found: Any = sys.modules.get(module)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)

@@ -21,7 +21,7 @@ from .tracer import trace
 
 
 class Row(NamedTuple):
-    """A module, counted with all its submodules."""
+    """The row of a module. Its counts include all submodules."""
 
     path: str  # "" for the model
     kind: str
@@ -79,11 +79,11 @@ class Summary:
 
 
 def summary(model: Module, *args: Any, **kwargs: Any) -> Summary:
-    """Return a table of the outputs, parameters and multiply-adds of each module of `model` for
-    arguments like these. Nothing is computed, and the model is unchanged.
+    """Return a table of the outputs, parameters and multiply-adds of each module of `model`, for a
+    call with these arguments. Nothing is computed, and the model is unchanged.
 
-    `args` and `kwargs` are the arguments of a call. The model is traced in eval mode. Multiply-adds
-    are counted for matmuls, convolutions and recurrences only. Raises the errors of tracing.
+    The model is traced in eval mode. Multiply-adds are counted for matmuls, convolutions and
+    recurrences only. Raises the errors of tracing.
     """
     modules = model.named_modules()
     seen: dict[int, list[tuple[str, ...]]] = {id(module): [] for _, module in modules}

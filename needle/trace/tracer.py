@@ -46,7 +46,7 @@ class Trace(Writing):
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
-        self._others: dict[int, list[str]] = {}  # their other names
+        self._others: dict[int, list[str]] = {}  # their other names, by id
         self._paths: dict[int, str] = {}  # paths of modules, by id
         self._held: list[Any] = []  # keeps ids from being reused
         self._stack: list[str] = []
@@ -95,7 +95,7 @@ class Trace(Writing):
 
     def apply(self, op: Op, inputs: tuple[Any, ...]) -> Any:
         """Record a call of `op` with `inputs` and return its result. Raises the errors of `infer`,
-        and TraceError for a result that may have an extent of 0 at some size of a dim."""
+        and TraceError if an extent of the result can be 0 for some size of a dim."""
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
@@ -181,7 +181,7 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
-        """Record ops with the path of `module` inside the context."""
+        """Inside the context, record ops with the path of `module`."""
         path = self._paths.get(id(module))
         if path is None:
             path = ".".join(filter(None, (self.where, type(module).__name__)))
@@ -193,7 +193,7 @@ class Trace(Writing):
 
     @contextlib.contextmanager
     def within(self, path: str) -> Iterator[None]:
-        """Record ops with this `path`, below the running module's, inside the context."""
+        """Inside the context, record ops under `path`, below the path of the running module."""
         self._stack.append(".".join(filter(None, (self.where, path))))
         try:
             yield
@@ -208,7 +208,7 @@ class Trace(Writing):
     def _name(self, tensor: Value) -> str | None:
         name = self._names.get(id(tensor))
         if name is None and isinstance(tensor, Parameter):
-            # A tensor of a model that the search did not find.
+            # A Parameter that the search did not reach.
             name = self._names[id(tensor)] = f"param_{self._closed_over}"
             self._closed_over += 1
             self._held.append(tensor)
@@ -262,16 +262,16 @@ def trace(
 ) -> Graph:
     """Return the graph of `fn(*args, **kwargs)`. Nothing is computed and no module is changed.
 
-    Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, also nested in
-    lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
-    If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict. A
-    Module whose `forward` does not name its inputs and outputs can name them in `call_signature`,
-    an inspect.Signature, and in `result_names`.
+    Tensors, NumPy arrays, NDArrays and objects with DLPack become inputs named after the arguments,
+    even if they are nested in lists, tuples and dicts; other arguments are static. If `fn` or an
+    argument is a Module, its parameters and buffers are named as in state_dict. A Module whose
+    `forward` does not name its inputs and outputs can name them in `call_signature`, an
+    inspect.Signature, and in `result_names`.
 
     `dims` leaves the size of input axes open: {"x": {0: Dim("n", max=64)}}. A key is an argument's
-    name or position; for a tensor in a list, tuple or dict, it is the name that `Graph.inputs` has
-    for it ("xs_0", "batch_image"). An expression of dims may replace a Dim. Extents that depend on
-    dims are expressions of dims (`needle.sizes.dims`).
+    name or position; for a tensor in a list, tuple or dict, it is the tensor's name in
+    `Graph.inputs` ("xs_0", "batch_image"). An expression of dims may replace a Dim. Extents that
+    depend on dims are expressions of dims (`needle.sizes.dims`).
 
     Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
     unless `training`; TraceError if the model reads a value, draws random numbers, writes to
@@ -314,10 +314,10 @@ def trace_flat(
     """Return the graph of `call`, a function of a list of tensors, for the named examples `inputs`.
     `dims` has the form that `trace` takes; `positions` are the names of positional arguments.
 
-    `find` returns the outer values that `call` can read, like `found_in`. With `follow_all`, all
+    `find`, like `found_in`, returns the outer values that `call` can read. With `follow_all`, all
     Tensors among them are leaves that `Graph.weights` follows, not only Parameters and buffers, and
-    `Graph.weights.follow` also refuses changes of outer Python values that the trace has read. A
-    gradient of such a Tensor that is not returned then raises TraceError. With `writes`,
+    `Graph.weights.follow` also refuses changes to outer Python values that the trace has read. If a
+    gradient of such a Tensor is computed but not returned, TraceError is raised. With `writes`,
     `Graph.effects` describes what calls write.
     """
     if state.trace is not None:
@@ -351,9 +351,9 @@ def trace_flat(
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
     graph.effects = run.effects
     if run.effects.kept:
-        # Keep the function's order of computation, in which the gradients to weights and to their
-        # inputs are adjacent. In the order of the results, values of the forward pass would live
-        # longer.
+        # Keep the order in which the function computes: the gradients with respect to a layer's
+        # weights and its inputs are adjacent in it. In the order of the results, values of the
+        # forward pass would live longer.
         graph.nodes.sort(key=lambda node: node.made)
     if follow_all:
         _check_gradients(gradients, graph, run.stepped)

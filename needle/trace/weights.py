@@ -27,9 +27,9 @@ class Weights:
     `find()` searches everything the function can reach, like `found_in`. `names` are the names of
     the used weights; `unfound` are the weights that the search did not reach. `constants` are the
     tensors that became constants. `bake` (see `baked_in`) returns the Python values that are fixed
-    in the trace; without it, changes of them go unnoticed. `same` are other tensors by name: the
-    search must find the same objects, with any value. Writes of other libraries to shared memory
-    (DLPack) are not detected. All methods may be called from any thread.
+    in the trace; without it, changes to these values go unnoticed. `same` are further tensors by
+    name, which must stay the same objects but may change their values. Writes by other libraries to
+    shared memory (DLPack) are not detected. All methods may be called from any thread.
     """
 
     def __init__(
@@ -140,11 +140,13 @@ class Weights:
                 )
         for name, tensor in self._same.items():
             if weights[name] is not tensor:
-                raise ChangedError(f"{name!r} is another tensor than when the function was traced")
+                raise ChangedError(
+                    f"{name!r} is no longer the tensor that the function was traced with"
+                )
         return [weights[name] for name in self._names], list(links.values()), reached
 
     def _other_names(self, around: Surroundings) -> dict[str, str]:
-        """Return the other names of the weights, each with the weight's own name."""
+        """Return the weights' other names, each mapped to the weight's main name."""
         found: dict[str, Tensor] = {}
         for name, tensor, _ in tensors_of(around):
             found.setdefault(name, tensor)
@@ -170,7 +172,7 @@ class Weights:
         return [(each, each.view.written) for each in data]
 
 
-_Version = tuple[NDArray, int]  # a value, and the write count of its last write
+_Version = tuple[NDArray, int]  # a value, and the write counter at its last write
 Found = tuple[str, Tensor, Any]  # name, tensor, and the last link on the path to it
 Baked = tuple[dict[str, Any], list[Any]]  # values by name, and links that lead to them
 
@@ -185,7 +187,7 @@ def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
 
 
 def tensors_of(found: Surroundings) -> Iterator[Found]:
-    """Yield the tensors in a result of `found_in` (`found`), with their names and links."""
+    """Yield the tensors in `found`, a result of `found_in`, with their names and links."""
     for prefix, (item, link) in found.items():
         if isinstance(item, Module):
             for name, value, last in walk(item, link, hidden=True):
@@ -199,11 +201,11 @@ def tensors_of(found: Surroundings) -> Iterator[Found]:
 
 
 def baked_in(found: Surroundings, written: Collection[Any] = ()) -> Baked:
-    """Return the Python values in a result of `found_in` (`found`) on which a trace may depend, by
-    name, and the links to them. The values are variables, the classes and attributes of Modules,
-    and the shapes and dtypes of tensors and whether they require gradients. Attributes of Modules
-    have no links, as in `walk`. Values behind places that the trace itself has `written` are left
-    out."""
+    """Return the Python values on which a trace may depend, by name, and the links to them. `found`
+    is a result of `found_in`. The values are variables, the classes and attributes of Modules, and
+    each tensor's shape, dtype and whether it requires a gradient. Attributes of Modules have no
+    links, as in `walk`. Values that are reached through a place that the trace itself has `written`
+    are left out."""
     values: dict[str, Any] = {}
     links: list[Any] = []
     for prefix, (item, link) in found.items():
@@ -242,7 +244,7 @@ def _add(links: list[Any], link: Any) -> None:
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Describe each value that differs between `now` and `before`. Numbers, strings and tuples are
-    equal if their texts are equal (2 and 2.0 differ); other values are equal only if they are the
+    equal if their reprs are equal (2 and 2.0 differ); other values are equal only if they are the
     same object."""
     return [
         f"{name} is {_shown(name, now)} instead of {_shown(name, before)}"

@@ -2,8 +2,8 @@
 
 A write changes nothing while tracing. The trace records the tensor's new value, so that later reads
 see it; the last value is a result of the graph. `Effects` describes what a call of compiled code
-does with these results, and what it does in Python. For example, a learning rate is read before
-each call and passed to the code as an array.
+does with these results, and lists the Python actions around it. For example, a learning rate is
+read before each call and passed to the code as an array.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Variable(Node):
 
 
 class Rewritten(Node):
-    """A tensor after a write. It is a leaf for gradients and has the gradient of the tensor's first
-    node. It represents the node of the written `value`, whose memory it may share."""
+    """A tensor after a write. For gradients, it is a leaf that has the gradient of the tensor's
+    `first` node. It stands for the node of the written `value`, whose memory it may share."""
 
     __slots__ = ("first", "shares", "value")
 
@@ -77,8 +77,8 @@ class Rewritten(Node):
 
 
 def resolve(roots: Sequence[Node]) -> list[Node]:
-    """Return the nodes that `roots` represent. In all nodes that they depend on, each Rewritten is
-    replaced by the node of its value."""
+    """Return the nodes that `roots` represent. In the inputs of all nodes that they depend on,
+    replace each Rewritten by the node of its value."""
     nodes = [_behind(root) for root in roots]
     seen: set[int] = set()
     pending = list(nodes)
@@ -117,14 +117,14 @@ class Slot(NamedTuple):
 
 
 class Effects:
-    """The reads and writes of a traced function's calls besides its arguments and weights.
+    """The reads and writes of a traced function's call, apart from its arguments and weights.
 
     The last inputs of the graph are the arrays of `fed`, which it only reads, and of `kept`, whose
     new values are the last results. Each call runs all `actions` in order: the actions up to the
     last one that feeds an array run before the code, the others after it. Each of the `guards` and
-    `checks` tells whether a condition of the trace still holds; the conditions of `checks` cannot
-    change while only calls write. `clean` are the tensors whose gradient must be None when a call
-    begins; `cleared` are the tensors whose gradient a call drops.
+    `checks` tells whether a condition of the trace still holds; the conditions of `checks` can
+    change only if code other than these calls writes. `clean` are the tensors whose gradient must
+    be None when a call begins; `cleared` are the tensors whose gradient a call drops.
     """
 
     def __init__(self) -> None:
@@ -189,15 +189,14 @@ class Writing:
         self.stepped: set[str] = set()
         self._written: dict[str, Tensor] = {}  # the tensors of the function's effects, by name
         self._arrays: dict[tuple[int, str], Tensor] = {}  # arrays of objects that are not Modules
-        self._slots: dict[int, Slot] = {}  # slots of these tensors, by id
+        self._slots: dict[int, Slot] = {}  # slots of the tensors in `_arrays`, by id
         self.labels: dict[int, str] = {}  # names of objects outside the function, by id
         self.effects = Effects()
 
     def write(self, tensor: Tensor, value: Tensor, replaces: bool = False) -> bool:
-        """Record that `tensor` has this `value` from now on, in its own memory or, if the write
-        `replaces` the memory, in new memory. Return False and record nothing if the caller may
-        write the tensor itself: a constant that no op has used. Raises TraceError if writes are
-        refused."""
+        """Record that `tensor` has this `value` from now on, in its own memory, or in new memory if
+        the write `replaces` it. If the tensor is a constant that no op has used, the caller may
+        write to it: return False and record nothing. Raises TraceError if writes are refused."""
         is_local = self._name(tensor) is None and tensor._data is not None
         if not self.records_writes or tensor._data is None:
             self.refuse_write(tensor)
@@ -214,8 +213,7 @@ class Writing:
         return True
 
     def overwritten(self, node: Node, name: str) -> None:
-        """Record that the memory of the value of `node` is overwritten by a write to the tensor
-        `name`."""
+        """Record that a write to the tensor `name` overwrites the memory of the value of `node`."""
         self._stale[id(node)] = node, name
 
     def check_current(self, nodes: Iterable[Node]) -> None:
@@ -268,9 +266,9 @@ class Writing:
         raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
 
     def owner(self, tensor: Tensor) -> Tensor | None:
-        """Return the leaf, or the gradient of a leaf, whose memory `tensor` has, or shares because
-        `detach` made it. Return None for any other result of an op. Raises TraceError for an
-        argument, for a leaf that was written since, and for a gradient of several leaves."""
+        """Return the leaf, or the gradient of a leaf, that `tensor` is or is detached from. Return
+        None for any other result of an op. Raises TraceError for an argument, for a leaf that has
+        been written since, and for a gradient that several leaves share."""
         node = tensor.node
         while isinstance(node.op, Detach):
             (node,) = node.input_nodes
@@ -345,9 +343,9 @@ class Writing:
         self._undo.append(undo)
 
     def at_each_call(self, do: Callable[[], None], feeds: bool = False) -> int:
-        """Call `do` at each call of the compiled code, but not now: before the code runs if it
-        `feeds` an array that the code reads, otherwise after it. Return the number of actions so
-        far. Raises TraceError if writes are refused."""
+        """Register `do` to run at each call of the compiled code: before the code if it `feeds` an
+        array that the code reads, otherwise after it. Return the number of actions so far. Raises
+        TraceError if writes are refused."""
         if not self.records_writes:
             kind = type(getattr(do, "__self__", do)).__name__
             raise TraceError(f"tracing: {self.here} changes a {kind}{self._unwritten()}")
@@ -357,8 +355,8 @@ class Writing:
         return len(self.effects.actions)
 
     def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
-        """Recompile the function for a call before which `holds` returns False. It is checked
-        before each call if `always`, else only after a write or replacement since the last call."""
+        """Recompile the function if `holds` returns False before a call. It is checked before each
+        call if `always`, else only after a write or replacement since the last call."""
         (self.effects.guards if always else self.effects.checks).append(holds)
 
     def end(self, inputs: list[Leaf], outputs: list[Node]) -> tuple[list[Leaf], list[Node]]:
@@ -402,7 +400,7 @@ class Writing:
 
     def _check_gradients(self) -> None:
         """Record which gradients a call requires to be None and which it drops. Raises TraceError
-        for a function that adds to gradients of earlier calls."""
+        if the function adds to gradients from earlier calls."""
         for key, leaf in self._leaves.items():
             node: Any = leaf.node
             tensor = self._tensors[key]

@@ -1,4 +1,5 @@
-"""TVM's modules and classes under the names that needle uses, and queries of targets and LLVM."""
+"""TVM's modules and classes under the names that needle uses, and queries about targets and
+LLVM."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from needle_runtime.process.threads import configure_tvm_threads
 from needle_tvm._tvm import versions
 
 versions.check_pins()
-# TVM uses half of the processors by default, and reads the variable only once.
+# TVM uses half of the processors by default, and reads its environment variable only once.
 configure_tvm_threads()
 
 try:
@@ -87,20 +88,20 @@ class Schedule(s_tir.Schedule):
 for _name, _method in vars(s_tir.Schedule).items():
     if hasattr(_method, "__wrapped__"):
         setattr(Schedule, _name, _method.__wrapped__)
-INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes, also over a user's schedule
+INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes; a user's schedule can cause it
 
 
 @contextmanager
 def tensor_intrinsics(cuda: bool) -> Iterator[None]:
-    """Keep a TuneContext made in this context from importing all intrinsics of all targets (10 s).
-    With `cuda`, the tensor cores' intrinsics are imported, in a quarter of that time."""
+    """Keep a TuneContext that is created in this context from importing the intrinsics of all
+    targets (10 s). With `cuda`, import those of the tensor cores, in a quarter of that time."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
         return
     stub = sys.modules[name] = ModuleType(name)
     try:
-        if cuda:  # found in the package's folder, without the package's own imports
+        if cuda:  # found in the package's folder, without running the package's imports
             stub.__path__ = [os.path.join(os.path.dirname(s_tir.__file__), "tensor_intrin")]
             importlib.import_module(f"{name}.cuda")
         yield
@@ -163,7 +164,7 @@ def pass_configuration() -> dict[str, Any]:
 
 
 def load_module(text: str) -> IRModule:
-    """Return the module that `tvm.ir.save_json` wrote as this text."""
+    """Return the module that `tvm.ir.save_json` wrote as `text`."""
     # load_json spends most of its time on the formats of older versions.
     if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
         return tvm_ffi.serialization.from_json_graph_str(text)
@@ -186,5 +187,5 @@ def script(module: IRModule) -> str:
 
 
 def pool_threads() -> int:
-    """Return the number of threads of this process's pool, starting it if necessary."""
+    """Return the size of this process's thread pool; start the pool if necessary."""
     return int(tvm.runtime.num_threads())

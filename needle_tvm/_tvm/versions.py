@@ -1,4 +1,4 @@
-"""The installed compiler: the check that needle requires this version, and its identity. This
+"""The installed compiler: its identity, and the check that it is the version needle requires. This
 module imports neither TVM nor needle."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return a SHA-256 of the sources of all three packages: any edit may change the code."""
+    """Return a SHA-256 of the sources of all three packages: any edit may change generated code."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
     runtime = Path(needle_runtime.__file__).parent

@@ -33,9 +33,9 @@ def make_parser() -> cli.Parser:
         action="append",
         help="kind of programs (default: all kinds whose packages are installed)",
     )
-    add("--seeds", type=_seeds, metavar="A:B", help="seeds from A up to B - 1 (10,000 new ones)")
+    add("--seeds", type=_seeds, metavar="A:B", help="seeds A to B - 1 (default: 10,000 new ones)")
     add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="only part I of N parts")
-    add("--processes", type=cli.positive, default=1, metavar="N", help="programs at once (1)")
+    add("--processes", type=cli.positive, default=1, metavar="N", help="programs run at once (1)")
     add("--minutes", type=cli.minutes, metavar="M", help="start no program after M minutes")
     add(
         "--out",

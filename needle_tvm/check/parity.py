@@ -49,8 +49,8 @@ def ladder(
 ) -> list[Parity]:
     """Return the parity of each stage in `executables`, in their order, for a `model` and `inputs`.
 
-    The eager model takes the place of a stage that is None. `dims` must be the dims that the
-    executables were compiled with.
+    For a stage whose executable is None, the eager model runs instead. `dims` must be the dims that
+    the executables were compiled with.
 
     The tolerance grows along the graph with every rounding. Each op adds `needle.testing`'s bound
     for its dtype and the number of terms that it sums. Matmuls and convolutions also add the change

@@ -10,9 +10,9 @@ from needle_runtime.artifact.arrays import describe
 from needle_runtime.cli.drawing.boxes import OTHER, Box, Drawn, Weight, kind_of
 from needle_runtime.errors import InstallError, UsageError
 
-# A value's sources: positions of boxes, and names of the arrays that it is made of.
+# A value's sources: positions of boxes, and names of the arrays that it is computed from.
 Sources = tuple[frozenset[int], frozenset[str]]
-_ELEMENTWISE = ("Max", "Min", "Sum", "Mean")  # of several arrays, unlike ReduceMax
+_ELEMENTWISE = ("Max", "Min", "Sum", "Mean")  # these take several arrays, unlike ReduceMax
 _SMALL = 2  # arrays with fewer elements (sizes, axes, scalars) are not drawn: they hide the weights
 
 
@@ -135,7 +135,7 @@ def of_onnx(path: Path, proto: Any, arrays: dict[str, Any]) -> Drawn:
 
 
 def _names(node: Any) -> list[str]:
-    """Return the inputs of a node and of its subgraphs' nodes, including names made inside."""
+    """Return the inputs of a node and of its subgraphs' nodes, including names defined inside."""
     found, stack = list(node.input), [a.g for a in node.attribute if a.HasField("g")]
     while stack:
         graph = stack.pop()

@@ -1,4 +1,4 @@
-"""Compile a functional graph of AOTAutograd, for many sizes of its inputs or for one."""
+"""Compile a functional graph from AOTAutograd, for many sizes of its inputs or for one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from needle_tvm.compiler.request import Request
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Source
 
-OPEN_BOUNDS = 4096, 1 << 24  # bounds for sizes without one in PyTorch: the smallest that holds
+OPEN_BOUNDS = 4096, 1 << 24  # for sizes that PyTorch does not bound: the smallest that fits
 
 
 class Numbers:
-    """The sizes of a call, by symbol. A call turns extents of fake tensors into ints."""
+    """The sizes of a call, by symbol. Calling it turns an extent of a fake tensor into an int."""
 
     def __init__(self, known: Mapping[Any, int]) -> None:
         import sympy  # type: ignore[import-untyped]
@@ -59,7 +59,7 @@ class Numbers:
 
 
 class _Fixed(Symbols):
-    """Sizes that are numbers, in any expression."""
+    """Symbols whose sizes are all known numbers."""
 
     def __init__(self, numbers: Numbers) -> None:
         super().__init__({})
@@ -73,8 +73,9 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor, whose axes are compact in this `order`.
-    If `kind` is "memory", the input is the first `elements` elements of the argument's memory."""
+    """An input of the code: an argument or a drawn tensor, which is compact with its axes in this
+    `order`. If `kind` is "memory", the input is the first `elements` elements of the argument's
+    memory."""
 
     kind: str
     number: int
@@ -84,7 +85,7 @@ class Taken(NamedTuple):
 
 
 class Code:
-    """Compiled code, its inputs, and the order in which the axes of its results are compact."""
+    """Compiled code, its inputs, and the orders of axes in which its results are compact."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Code:
         self._calls = Calls(program.executor, torch.Tensor, _as_torch)
 
     def takes(self, numbers: Numbers) -> bool:
-        """Return whether the code is for these sizes."""
+        """Return whether the code accepts these sizes."""
         for symbol, extent in self._sizes.items():
             number = numbers.known[symbol]
             if isinstance(extent, Dim):
@@ -129,7 +130,8 @@ class Code:
         return self._main.in_place
 
     def run(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """Return the results for `inputs` in the code's form; the weights are taken from `args`."""
+        """Return the results for `inputs`, which are in the code's form, and the weights in
+        `args`."""
         return self._calls.run_with(self._weights(args) if self._held else (), inputs)
 
     def run_in_place(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any] | None:
@@ -138,7 +140,7 @@ class Code:
         return self._calls.run_in_place(inputs, self._weights(args) if self._held else ())
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the weights from the arguments in the code's form, packed again if changed."""
+        """Return the weights among the arguments in the code's form; pack them again if changed."""
         tensors = [args[number] for _, number in self._held]
         last = self._last
         try:
@@ -294,7 +296,7 @@ def _updates(
 
 
 def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
-    """Return the source, whose code may now write these results over inputs."""
+    """Return the source, changed so that its code may write these results over inputs."""
     if not updates:
         return source
 
@@ -309,7 +311,8 @@ def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
 
 
 def _of_parts(order: tuple[int, ...] | None, is_complex: bool) -> tuple[int, ...] | None:
-    """Return the order of a tensor's axes; for a complex tensor, the axis of parts comes last."""
+    """Return the order of a tensor's axes; for a complex tensor, the axis of real and imaginary
+    parts comes last."""
     return (*order, len(order)) if order is not None and is_complex else order
 
 
@@ -348,8 +351,8 @@ def order_of(
     size: Sequence[int], stride: Sequence[int], order: Sequence[int] | None = None
 ) -> tuple[int, ...] | None:
     """Return the order of axes in which a tensor of these sizes and strides is compact. Returns
-    None for the axes' own order or if there is none. With `order`, only this order is tried, and
-    it is returned even if it is the axes' own."""
+    None if it is the axes' own order or if there is none. With `order`, only this order is tried,
+    and it is returned even if it is the axes' own."""
     axes = list(range(len(size)))
     tried = [order or axes, axes, sorted(axes, key=lambda axis: (-stride[axis], axis))]
     for each in tried[:1] if order is not None else tried[1:]:
@@ -364,8 +367,8 @@ def order_of(
 
 
 class _Model(Module):
-    """A program as a Module. Its inputs and results have their axes in the order in which they are
-    compact."""
+    """A program as a Module. The axes of its inputs and results are in the order in which the
+    tensors are compact."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A functional graph of AOTAutograd and its calls; the graph is compiled at the first call."""
+"""Run a functional graph from AOTAutograd, which is compiled at its first call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from needle.torch.shared_state import was_written
 from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
-_MOST_SIZES = 8  # sizes of one graph that get code for one size each
-_AS_NEAR = 4  # times PyTorch's own error against float64; the order of sums may differ
+_MOST_SIZES = 8  # most sizes of a graph that get code of their own
+_AS_NEAR = 4  # allowed error, in multiples of PyTorch's error; the order of sums may differ
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
-_CHECKED = 3  # sizes per code that are compared with PyTorch
+_CHECKED = 3  # number of sizes at which code is compared with PyTorch
 
 
 class LeftToPyTorchError(Exception):
-    """A graph, or only one call of it (if not `always`), runs in PyTorch for this `reason`."""
+    """A graph runs in PyTorch for this `reason`: in all calls if `always`, else in this call
+    only."""
 
     def __init__(self, reason: str, always: bool = True) -> None:
         super().__init__(reason)
@@ -38,7 +39,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class Compiled:
-    """A functional graph and its code; called with a list of the graph's arguments."""
+    """A functional graph and its code. Call it with a list of the graph's arguments."""
 
     _boxed_call = True  # AOTAutograd's convention: arguments come as one list
 
@@ -56,7 +57,7 @@ class Compiled:
         self._symbols = [values[i].node.expr for i in self._sizes]
         self._lock = lock_of_one_object()
         self._codes: list[Code] = []
-        self._has_open = bool(self._sizes)  # whether code for many sizes may be made
+        self._has_open = bool(self._sizes)  # whether code for many sizes may be compiled
         self._bound: dict[tuple[int, ...], Bound] = {}
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -67,7 +68,8 @@ class Compiled:
         return bound(args)
 
     def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
-        """Return the graph for these sizes, compiled and checked on a first call's arguments."""
+        """Return the graph at these sizes, compiled and checked with the arguments of a first
+        call."""
         with self._lock:  # a thread that waited here finds the code that another thread compiled
             bound = self._bound.get(key)
             if bound is not None:
@@ -76,7 +78,7 @@ class Compiled:
                 bound = self._made(key, args)
             except LeftToPyTorchError:
                 raise
-            except Exception as error:  # TVM and PyTorch raise many types
+            except Exception as error:  # TVM and PyTorch raise many types of errors
                 raise LeftToPyTorchError(reason_of(error)) from error
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()
@@ -137,7 +139,7 @@ def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
 
 
 class Bound:
-    """A graph at fixed sizes of its arguments: its code, and functions that make its outputs."""
+    """A graph at fixed sizes of its arguments: its code, and functions that compute its outputs."""
 
     def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
         self._graph, self._code, self._numbers = graph, code, numbers
@@ -193,7 +195,7 @@ class Bound:
         return outputs
 
     def _run(self, args: list[Any], inputs: list[Any]) -> tuple[list[Any], bool]:
-        """Return the code's results, and whether it wrote them over arguments where it can."""
+        """Return the code's results, and whether it wrote some of them over arguments."""
         assert self._code is not None, "there is code to run"
         if self._over and all(
             args[number].data_ptr() == inputs[place].data_ptr() for number, place in self._over
@@ -209,8 +211,8 @@ class Bound:
         return self._graph.draw(args, self._numbers)
 
     def prepare(self, args: list[Any], drawn: list[Any], check: bool) -> None:
-        """Find results that share memory with other results or with the code's own memory, and
-        compare with PyTorch. Raises LeftToPyTorchError if a result differs."""
+        """Find results that share memory with other results or with the code's own memory, and, if
+        `check`, compare the results with PyTorch's. Raises LeftToPyTorchError if one differs."""
         import torch
 
         assert self._code is not None, "there is code to prepare"
@@ -238,7 +240,7 @@ class Bound:
             if tuple(logical.shape) == tuple(want.shape):
                 if is_close(array_of(logical), array_of(want)):
                     continue
-                # A gradient may be 0 up to rounding: a bias before a norm has such a gradient.
+                # A gradient may be only rounding errors, as for a bias before a norm.
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue
@@ -264,7 +266,7 @@ class Bound:
         try:
             with Wide():
                 found: list[Any] = self._graph.compute(args, drawn, self._numbers)
-        except Exception:  # PyTorch raises many types
+        except Exception:  # PyTorch raises many types of errors
             return []
         return found
 
@@ -316,7 +318,8 @@ class Bound:
         return view
 
     def _computed(self, place: int, node: Any) -> Callable[..., Any]:
-        """Return a function that gives a result of the code in the layout that PyTorch states."""
+        """Return a function that returns a result of the code in the layout that PyTorch
+        expects."""
         import torch
 
         assert self._code is not None, "code computes it"
@@ -330,7 +333,7 @@ class Bound:
             if axes is None:
                 return lambda given, results: results[place]
             return lambda given, results: results[place].permute(axes)
-        if order_of(size, stride, order) is not None:  # differs only in axes of one element
+        if order_of(size, stride, order) is not None:  # only strides of 1-element axes differ
             return lambda given, results: results[place].as_strided(size, stride)
 
         def laid_out(given: list[Any], results: list[Any]) -> Any:
@@ -343,7 +346,7 @@ class Bound:
 def _of_other_dtype(
     make: Callable[..., Any], dtype: Any, size: Any, stride: Any, offset: int
 ) -> Callable[[list[Any], list[Any]], Any]:
-    """Return a function that views the memory of a tensor of `make` as elements of `dtype`."""
+    """Return a function that views the memory of the tensor from `make` as elements of `dtype`."""
     import torch
 
     def view(given: list[Any], results: list[Any]) -> Any:

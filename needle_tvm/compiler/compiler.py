@@ -54,7 +54,7 @@ def compile(
       dicts have the names that `exe.program.inputs` shows ("xs_0", "batch_image"). An expression
       may stand for a dim: `2 * n` or `n + 1` always, others such as `2 * n + 1` only if another
       axis is n. The code is checked at `inputs`, at the least and largest sizes, and at some sizes
-      between.
+      in between.
     - `target` is "cpu" (this machine's CPU), "cuda" (its first GPU), "cuda:1" (its second GPU),
       "cuda:sm_90" (any GPU of that architecture), the name of a processor or of a computer, such as
       "x86-64-v3" or "raspberry-pi-5" (`needle_tvm.target.named.NAMED`), or a dict that describes a
@@ -68,10 +68,11 @@ def compile(
     - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. For each
       kernel, the search keeps the fastest candidate whose results are right. `seed` decides which
       candidates are drawn. Trials are kept in the record store: an interrupted search resumes, and
-      another model's results for the same kernels are reused. Not allowed together with `dims`.
+      another model's results for the same kernels are reused. A search cannot be combined with
+      `dims`.
     - `cluster` ("tcp://HOST:PORT") is a Dask scheduler whose workers measure candidates.
-    - `threads` is the number of threads the code uses, by default the cores this process may use.
-      A `target` with "num-cores" sets it too; a different `threads` is refused.
+    - `threads` is the number of threads the code uses, by default the number of cores this process
+      may use. A `target` with "num-cores" sets it too; a different `threads` is refused.
     - `recompile` ignores the cache.
     - `disable` leaves out passes and schedule rules by name (`needle_tvm.lower.pipeline.switches`),
       to see how much each one gains; it cannot be combined with a search.
@@ -82,8 +83,8 @@ def compile(
       False or None shows nothing. A function is called with lines of text and, while searching,
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
-    With a model of `needle.torch.load`, parameters and buffers that it writes at each call stay in
-    the model: calls of the code read and write the model's tensors.
+    Parameters and buffers that a model from `needle.torch.load` writes at each call stay in the
+    model: the code reads and writes the model's tensors.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
@@ -125,10 +126,10 @@ def compile_source(source: Source, asked: Request) -> Executable:
     versions of needle's sources and the compiler. Needle's sources determine the rules of its own
     ops, so a model of these ops is represented by its graph and reloads without a compiler.
 
-    A model with an op from another package is represented by the module that it is lowered to:
-    constants, loops and sizes as the op's rules made them, including any code, files or random
-    numbers that the rules read. A module without a text gets a new key each time. Two things are
-    not in the module: `compute`, which the code is checked against, and functions of other
+    A model with an op from another package is represented by the module that it is lowered to. The
+    module contains the constants, loops and sizes that the op's rules produced from any code, files
+    or random numbers. A module that cannot be written as text gets a new key each time. Two things
+    are not in the module: `compute`, which the code is checked against, and functions of other
     libraries that the module calls by name. So the results of such an entry are compared with the
     model's at every load.
     """
@@ -265,7 +266,7 @@ def _tuned(
     asked: Request,
     notes: dict[str, Any],
 ) -> IRModule:
-    """Return the module scheduled with the results of a search, or by the rules if that is faster.
+    """Return the module, scheduled with a search's results or, if that is faster, by the rules.
 
     The results are added to `notes` under `tuning` and `whole_model`.
     """

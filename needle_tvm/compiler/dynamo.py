@@ -1,8 +1,8 @@
 """`torch.compile(model, backend="needle")`, found by PyTorch's entry point `torch_dynamo_backends`.
 
-AOTAutograd turns PyTorch's graph into a functional one, without writes to inputs and views of them.
-The graph is compiled at its first call. A graph that cannot be compiled runs in PyTorch as a whole,
-with one warning that gives the reason.
+AOTAutograd turns PyTorch's graph into a functional one, which has no writes to inputs and no views
+of them. The graph is compiled at its first call. A graph that cannot be compiled runs in PyTorch as
+a whole, with one warning that gives the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def needle(
     tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
     devices = {each.device.type for each in tensors} - {"cpu"}
     if devices:
-        warn(f"tensors on the device {min(devices)!r}: the backend compiles for the processor")
+        warn(f"tensors on the device {min(devices)!r}: the backend compiles for the CPU only")
         return _forward(graph)
     try:
         # Another thread may be exporting a model, which changes the state that PyTorch traces with.
@@ -66,14 +66,15 @@ def needle(
             )
     except TensorifyScalarRestartAnalysis:  # PyTorch traces again
         raise
-    except Exception as error:  # PyTorch's tracing has many types of errors
+    except Exception as error:  # PyTorch's tracing raises many types of errors
         warn(reason_of(error))
         return _forward(graph)
     return _Graph(graph, inner)
 
 
 class _Graph:
-    """A graph as Dynamo calls it: its code, or the graph itself in PyTorch."""
+    """The function that Dynamo calls for a graph. It runs the code, or the graph itself in
+    PyTorch."""
 
     def __init__(self, graph: Any, inner: Callable[..., Any]) -> None:
         self._forward, self._inner = _forward(graph), inner
@@ -95,7 +96,7 @@ def _part(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> An
 
 
 class _Part:
-    """A pass of a graph as AOTAutograd calls it: its code, or the pass itself in PyTorch."""
+    """The function that AOTAutograd calls for a pass. It runs the code, or the pass in PyTorch."""
 
     _boxed_call = True
 

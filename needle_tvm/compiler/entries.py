@@ -35,8 +35,8 @@ _ticks = itertools.count()
 class Entry:
     """A function, ready for calls of one signature.
 
-    `baked` holds the values around the function that are fixed in it. `facts` holds these and the
-    values that fix the signature, by name. `outdated` says why the entry is no longer current.
+    `baked` holds the outer values that are fixed in the entry. `facts` holds, by name, these values
+    and those that determine the signature. `outdated` says why the entry is no longer current.
     """
 
     def __init__(self, baked: dict[str, Any]) -> None:
@@ -47,11 +47,11 @@ class Entry:
         self.used = 0
 
     def use(self) -> None:
-        """Mark the entry as used now: its `used` becomes the largest of all entries."""
+        """Mark the entry as used now: its `used` becomes larger than that of any other entry."""
         self.used = next(_ticks)
 
     def is_current(self) -> bool:
-        """Take the current weights; return whether all fixed values are unchanged."""
+        """Load the current weights; return whether all fixed values are unchanged."""
         raise NotImplementedError
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
@@ -62,9 +62,9 @@ class Entry:
 class Compiled(Entry):
     """Compiled code that returns a flat tuple, or one tensor if `output_tree` is a single leaf.
 
-    `with_gradient` says for each result whether the function's own result would require a
-    gradient: taking a gradient through the compiled result is an error. `traced` is the trace that
-    the code was compiled from.
+    `with_gradient` says for each result whether the function's own result would require a gradient:
+    `backward` on such a compiled result raises an error. `traced` is the trace that the code was
+    compiled from.
     """
 
     traced: Traced
@@ -101,7 +101,7 @@ class Compiled(Entry):
         return self._returned(self._calls(tuple(leaves), {}))
 
     def _returned(self, results: Any) -> Any:
-        """Return the function's result, made of one tensor or a tuple."""
+        """Return the function's result, given the code's: one tensor or a tuple."""
         for number, op in self._nodes:
             result = results if self._single else results[number]
             result._node = node = Node(result.spec, True)
@@ -112,10 +112,10 @@ class Compiled(Entry):
 
 
 class Stepped(Compiled):
-    """Compiled code whose calls have `effects`, such as writes to tensors and arrays around the
+    """Compiled code whose calls have `effects`, such as writes to tensors and arrays outside the
     function, or steps of a schedule. `parts` are the arguments of Compiled.
 
-    One thread at a time calls it: `turn()` is the lock."""
+    Only one thread may call it at a time: `turn()` returns the lock."""
 
     def __init__(
         self, effects: Effects, turn: Callable[[], AbstractContextManager[Any]], *parts: Any
@@ -127,14 +127,14 @@ class Stepped(Compiled):
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
         self._replaced = [slot for slot in effects.kept if slot.put is not None]
-        # The arrays of `effects`, with views of the arrays that the code writes; valid while the
-        # weights have this stamp.
+        # The arrays of `effects`, and the other values below, are valid while the weights have this
+        # stamp.
         self._stamp = -1
         self._arrays: list[NDArray] = []
-        # The arrays as tensors of the code, with the weights, if the code writes all in place.
+        # The arrays and weights as tensors for the code, if it writes all of the arrays in place.
         self._bound: tuple[Any, ...] | None = None
         self._packed: Any = None  # the weights among them
-        self._ranges: list[_Range] = []  # the written memory, in order
+        self._ranges: list[_Range] = []  # the written memory, by address
         self._marks: list[tuple[Any, list[Any]]] = []
 
     def is_current(self) -> bool:
@@ -176,7 +176,7 @@ class Stepped(Compiled):
         return self._returned(results[0] if self._single else results)
 
     def _at_length(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the results of a call whose inputs `run_bound` does not take."""
+        """Return the results of a call whose inputs `run_bound` does not accept."""
         given = (*leaves, *self._arrays)
         results = self._calls.run_in_place(given) if self._in_place else None
         if results is None:
@@ -201,7 +201,7 @@ class Stepped(Compiled):
     def _find_arrays(self) -> None:
         effects = self._effects
         kept = [
-            # The old array's holder may be read after the call.
+            # The old array may still be read after the call.
             slot.find() if slot.put is None else slot.find().copy()
             for slot in effects.kept
         ]
@@ -236,8 +236,8 @@ class Stepped(Compiled):
         return ranges
 
     def _bind(self, kept: Sequence[NDArray]) -> None:
-        """Make tensors of the arrays for calls that skip all checks, if the code takes the arrays
-        as they are."""
+        """Prepare tensors of the arrays for calls that skip all checks, if the code can use the
+        arrays' own memory."""
         executor, self._bound = self._executor, None
         self._packed = executor.bound
         main, count = executor.main, len(self._arrays)
@@ -255,8 +255,8 @@ class Stepped(Compiled):
         self._bound = (*tensors, *executor.bound)
 
     def _check_apart(self, leaves: Sequence[Any]) -> None:
-        """Raise InputError for an argument in memory that the code writes: the function would see
-        the change."""
+        """Raise InputError if an argument shares memory that the code writes: the function would
+        see the change."""
         for leaf in leaves:
             is_tensor = isinstance(leaf, Tensor)
             start, end = _range(leaf._data) if is_tensor else byte_bounds(leaf)
@@ -268,7 +268,7 @@ class Stepped(Compiled):
                 )
 
 
-_Range = tuple[int, int, str]  # addresses of the first byte and past the last byte; a name
+_Range = tuple[int, int, str]  # addresses of the first byte and of the byte past the last; a name
 
 
 def _range(array: NDArray) -> tuple[int, int]:
@@ -282,8 +282,8 @@ def _range(array: NDArray) -> tuple[int, int]:
 
 
 def _shared(ranges: Sequence[_Range], start: int, end: int) -> str | None:
-    """Return the name of a range that has a byte between two addresses, or None. The ranges are in
-    order and disjoint."""
+    """Return the name of a range that overlaps the bytes from `start` to `end`, or None. The ranges
+    are sorted and disjoint."""
     at = bisect.bisect_left(ranges, (end,))
     is_shared = at > 0 and ranges[at - 1][1] > start and start < end
     return ranges[at - 1][2] if is_shared else None
@@ -321,7 +321,7 @@ class Eager(Entry):
             return {}
 
     def is_current(self) -> bool:
-        """See Entry. With another value around the function, tracing may succeed."""
+        """See Entry. If an outer value has changed, tracing may now succeed."""
         changes = differences(self._around(), self.baked)
         self.outdated = "; ".join(changes)
         return not changes

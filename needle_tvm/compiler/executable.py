@@ -140,7 +140,7 @@ class Executable:
         self._weights = FixedWeights(copies)
 
     def with_state(self, state: State) -> Executable:
-        """Return this executable, with its own state."""
+        """Make `state` the executable's own state; return the executable."""
         self._state = state
         return self
 
@@ -218,7 +218,7 @@ class Executable:
                 for tolerances in [source.tolerances(each)]
             ]
             return replace(first, others=others)
-        # The artifact was loaded and then given other weights; its eager model is not here.
+        # The artifact was loaded and then given other weights; its eager model is not available.
         if carried is None:
             return self._compiled_golden(random_inputs(self.artifact))
         others = [self._compiled_golden(each.inputs) for each in carried.others]
@@ -241,7 +241,7 @@ def _named(main: Function, state: Sequence[Any]) -> Arrays:
 
 
 def calls_of(program: needle_runtime.Program) -> Calls:
-    """Return calls of a program that produce Tensors."""
+    """Return a program's Calls, whose results are Tensors."""
     executor = program.executor
     stored = _result(executor)
     share = None if stored is None else needle.from_dlpack

@@ -18,15 +18,16 @@ FUSION = "no single operation: the fault is in their fusion"
 
 
 def check(source: Source, program: Program, stage: str) -> None:
-    """Run the program, which has the source's weights, on the examples; compare with the model.
+    """Run the program, which has the source's weights, on the examples; compare its results with
+    the model's.
 
-    Results within the tolerance of the whole output are right. For other results, the check
-    computes the error that may have reached each element, which takes longer. Raises MismatchError
-    that names the first operation whose result is wrong.
+    Results within the tolerance of the whole output are right. For other results, the check bounds
+    the rounding error of each element, which takes longer. Raises a MismatchError that names the
+    first operation whose result is wrong.
     """
     params = source.params()
     for inputs in source.examples:
-        expected = source.reference(inputs, params)  # first: its errors are the model's own
+        expected = source.reference(inputs, params)  # runs first: an error here is the model's
         results = program.run(inputs)
         tolerances = source.tolerances(inputs)
         in_place = _in_place(program, inputs)
@@ -71,14 +72,14 @@ def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float])
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:
-    """Return words that name an example's sizes; "" if the code takes no other sizes."""
+    """Describe an example's sizes for an error message; "" if no size is left to the call."""
     main = program.artifact.main
     found = main.sizes.of([array.shape for array in inputs])
     return f" at {', '.join(f'{name} = {size}' for name, size in found.items())}" if found else ""
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """Compile and run the simplest stage; return words that say whether it is right."""
+    """Compile and run the simplest stage; say whether it is right, as part of an error message."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

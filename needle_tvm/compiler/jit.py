@@ -53,27 +53,28 @@ def jit(
 ) -> Any:
     """Compile a `function` of tensors at its first call, and again for each new signature.
 
-    A decorator, `@jit` or `@jit(static=("mode",))`, for functions, methods and Modules. The result
-    is called like the function and returns the same Tensors, in lists, tuples and dicts, without a
-    graph. A signature consists of
+    It is a decorator, `@jit` or `@jit(static=("mode",))`, for functions, methods and Modules. The
+    result is called like the function and returns the same Tensors, in lists, tuples and dicts,
+    without an autograd graph. A signature consists of
 
     - the shape, dtype, device and `requires_grad` of each tensor among the arguments, and the
       structure of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become
       Tensors without a gradient;
-    - numbers, strings and None among the arguments: *each new value is compiled*. Pass values that
-      change from call to call as arrays (`np.array(0.1, "float32")`); arrays are inputs;
+    - numbers, strings and None among the arguments: *each new value causes a compilation*. Pass
+      values that change from call to call as arrays (`np.array(0.1, "float32")`); arrays are
+      inputs;
     - the arguments named in `static`, which must be hashable. Values that equal only themselves,
       such as functions, are watched like the values below; all others must not change;
     - whether gradients are recorded (`needle.no_grad`);
-    - the values around the function that it reads: variables, items of lists and dicts, elements of
+    - the outer values that the function reads: variables, items of lists and dicts, elements of
       NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules, at
       any depth. Each call compares them. Values that the function itself writes are left out, and
       arrays of other libraries are refused by name.
 
-    Installed packages are not followed. Tensors around the function (in a closure, in a Module, in
-    the method's object) are followed: a call uses their current values. The function's Python code
-    runs only while it is traced, so side effects such as printing happen only then. Reading values
-    (`numpy()`, `float()`, `if`) raises a TraceError that names the line.
+    Code of installed packages is not searched for such values. Tensors outside the function (in a
+    closure, in a Module, in the method's object) may change: a call uses their current values. The
+    function's Python code runs only while it is traced, so side effects such as printing happen
+    only then. Reading values (`numpy()`, `float()`, `if`) raises a TraceError that names the line.
 
     A whole training step can be compiled as it is usually written: `loss.backward()`, clipping,
     `optimizer.step()`, a schedule's `step()` and an EMA's `update()`, statistics of batch norm,
@@ -130,7 +131,7 @@ def jit(
 
 
 class CacheInfo(NamedTuple):
-    """The number of `compilations` so far, and of `currsize` kept signatures, at most `maxsize`."""
+    """The number of `compilations` so far. `currsize` signatures are kept, at most `maxsize`."""
 
     compilations: int
     maxsize: int
@@ -166,7 +167,7 @@ class Jit:
         if dims:
             check_dims(asked)
         self._signature = Signature(function, static, dims or {})
-        # A Module's attributes must not become ours.
+        # A Module's attributes must not be copied to this object.
         self._binds = isinstance(function, types.FunctionType)
         functools.update_wrapper(self, function, updated=("__dict__",) if self._binds else ())
         self.__wrapped__ = function
@@ -175,7 +176,8 @@ class Jit:
         self._log = _to_stderr if log is True else log or None
         self._compilations = 0
         self._warned: set[type] = set()
-        # By key, the last used first. Each tuple is immutable, so readers need no lock.
+        # Entries by key, the most recently used first. Each tuple is immutable, so readers need no
+        # lock.
         self._entries: dict[Key, tuple[Entry, ...]] = {}
         self._lock = threading.RLock()
         _ALL.add(self)
@@ -227,8 +229,8 @@ class Jit:
         counter. So the folder of a training step trains without needle: data in, loss out.
         `Program.state` saves the state, and `load_state` continues from it. Other weights are
         stored as they are. `calls` is the number of calls for which the rates of a schedule are
-        kept; later calls use the last rate. `sign` is as for `Executable.export`. `target` is a
-        processor of another machine to compile the artifact for, as for `compile`.
+        kept; later calls use the last rate. `sign` is as for `Executable.export`. `target`, as for
+        `compile`, is another machine's processor to compile the artifact for.
 
         Raises UsageError if nothing has been compiled, or if the function steps a schedule and
         `calls` is not given. Raises the errors of a call and of `Executable.export`.
@@ -344,7 +346,8 @@ class Jit:
         return self._lock
 
     def _keep(self, entry: Entry) -> None:
-        """Put an entry before the others of its key; drop the least recently used entry."""
+        """Put an entry before the others with its key. If too many are kept, drop the least
+        recently used."""
         entry.use()
         self._entries[entry.key] = (entry, *self._without(entry))
         entries = self._all()
@@ -375,18 +378,19 @@ class Jit:
         return "; ".join(changes[:_MOST_CHANGES]) or nearest.outdated
 
     def _warn(self, kind: type[Warning], text: str) -> None:
-        """Warn once of each kind, at the line of the call."""
+        """Warn once for each kind of warning, at the line of the call."""
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"{self._signature.name}: {text}", kind, stacklevel=_outside())
 
 
 _ALL: weakref.WeakSet[Jit] = weakref.WeakSet()
-_MOST_CHANGES = 3  # named in a reason
+_MOST_CHANGES = 3  # changes that a reason names
 
 
 def _unlock() -> None:
-    """Replace the locks in a forked child: a thread that the child lacks may hold one."""
+    """Replace the locks in a forked child: a thread that does not exist in the child may hold
+    one."""
     for each in _ALL:
         each._lock = threading.RLock()
 

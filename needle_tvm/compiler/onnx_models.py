@@ -30,8 +30,8 @@ def compile_onnx(
     are drawn from the shapes that the graph declares: floats are standard normal, integers 0 or 1.
     A size that the graph leaves open is taken from the given inputs; `dims` leaves it to the call,
     as for `compile`. A key of `dims` may also be the model's own name for a size, which stands for
-    all axes of that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` maps names of inputs to
-    values that never change; the compiled model does not take these inputs.
+    all axes with that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` maps names of inputs
+    to values that never change; the compiled model does not take these inputs.
 
     The result takes arrays in the graph's order or by name, and returns the graph's outputs: one
     Tensor, or a tuple. Inputs, outputs and weights have their ONNX names (floating initialisers

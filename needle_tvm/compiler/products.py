@@ -1,4 +1,4 @@
-"""The choice between needle's own kernels and cuBLAS for a GPU's matmuls, by name or measured.
+"""The choice between needle's own kernels and cuBLAS for a GPU's matmuls, given or measured.
 
     needle_tvm.compile(model, x, target="cuda", products="measured")
 
@@ -61,7 +61,8 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
 
 
 def choice(products: str, spec: TargetSpec) -> Choice | None:
-    """Return the choice, already accepted by `check`; None if all matmuls use our own kernels."""
+    """Return the Choice for `products`, which `check` has accepted; None if all kernels are
+    needle's."""
     if products == OWN:
         return None
     if products == CUBLAS:

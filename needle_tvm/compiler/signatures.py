@@ -1,7 +1,7 @@
 """Arguments of a jit function: traced inputs, fixed values, and the key of a call.
 
-Tensors and arrays become inputs. Numbers, strings, None, Modules, the values of arguments named
-static and the structure around all of these are fixed: another value makes another signature.
+Tensors and arrays become inputs. Numbers, strings, None, Modules, the values of static arguments
+and the structure around all of these are fixed: a different value gives a different signature.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Signature:
         return {name: each for name, each in static if type(each).__eq__ is object.__eq__}
 
     def facts(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """Return the parts of a key by name, to report the differences of two signatures."""
+        """Return the parts of a key by name, to report the differences between two signatures."""
         found: dict[str, Any] = {}
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):
@@ -171,7 +171,7 @@ class Signature:
 def rebuilt(
     trees: Sequence[Any], tensors: Iterator[Any], count: int, keywords: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of these structures that hold the inputs `tensors`: `count` by position,
+    """Return arguments with these structures that hold the inputs `tensors`: `count` by position,
     the others by keyword."""
     values = [tree.unflatten(each, tensors) for each in trees]
     return values[:count], dict(zip(keywords, values[count:], strict=True))
@@ -187,11 +187,13 @@ class _Input(NamedTuple):
 
 
 class _Unfit(Exception):
-    """An argument that is neither traced nor fixed; the text follows the argument's name."""
+    """An argument that is neither traced nor fixed; the message is appended to the argument's
+    name."""
 
 
 def _take(value: Any, parts: list[Any], leaves: list[Any]) -> None:
-    """Add a value to a key, and its tensors to `leaves`: Tensors and NumPy arrays as they are."""
+    """Add a value to a key, and its tensors to `leaves`. Tensors and NumPy arrays are not
+    converted."""
     kind = type(value)
     if isinstance(value, Tensor):
         data = value.realize_cached_data()
@@ -216,9 +218,8 @@ def _take(value: Any, parts: list[Any], leaves: list[Any]) -> None:
         _take(as_tensor(value), parts, leaves)
     else:
         raise _Unfit(
-            f"is a {kind.__name__}: allowed are tensors, arrays, numbers, strings, None, Modules, "
-            "and lists, tuples and dicts of these; name a fixed, hashable argument in "
-            "static=(...)"
+            f"is a {kind.__name__}: must be a tensor, array, number, string, None or Module, or a "
+            "list, tuple or dict of these; name a fixed, hashable argument in static=(...)"
         )
 
 

@@ -1,7 +1,7 @@
-"""A jit function as an artifact of its own: a training step that continues without needle.
+"""Export a jit function as an artifact: a training step that continues without needle.
 
 All values that the function writes become the artifact's state. Learning rates, which Python sets
-before each call, become a table over calls; the number of calls is part of the state.
+before each call, become a table with a row for each call; the number of calls is part of the state.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Request
 from needle_tvm.frontend.model import source_of
 
-CALLS = "calls"  # the name of the number of calls, in the state
+CALLS = "calls"  # the name of the state that counts calls
 
 
 class Traced(NamedTuple):
-    """The trace of a signature by `jit`: the graph, without the arguments that it was traced on,
-    and the form of a call of the function."""
+    """`jit`'s trace of one signature: the graph, without the arguments of the traced call, and the
+    form of a call."""
 
     graph: Graph
     trees: Sequence[Any]  # structures of the arguments, positional ones first
@@ -43,7 +43,7 @@ class Traced(NamedTuple):
 
 
 def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
-    """Return the function compiled with all values that it writes as state.
+    """Compile the function, with all values that it writes as state.
 
     `calls` is the number of calls for which rates are kept. Raises UsageError if the rates change
     and `calls` is not given."""
@@ -65,7 +65,7 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
 
 
 def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
-    """Return the numbers that each call is fed, for `calls` calls: shape (calls, numbers)."""
+    """Return the numbers that are fed to `calls` calls, one row per call: (calls, numbers)."""
     owners = [getattr(do, "__self__", None) for do in effects.actions]
     schedules = [each for each in owners if isinstance(each, Schedule)]
     if calls is None and schedules:
@@ -160,8 +160,8 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
 
 
 def _example(spec: Any, draw: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return an array of this spec: normally distributed numbers, or zeros, which are valid as any
-    index."""
+    """Return an array of this spec: normally distributed floats, or else zeros, which are always
+    valid as indices."""
     if is_floating(spec.dtype):
         return draw.standard_normal(spec.shape).astype(spec.dtype)
     return np.zeros(spec.shape, spec.dtype)

@@ -38,12 +38,12 @@ def compile_torch(
 ) -> Executable:
     """Compile a `torch.nn.Module` for inputs like these; `choices` are as in `compile`.
 
-    This is `compile` of the Module that `needle.torch.load` makes of the model. `model` may also be
-    an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
+    It compiles the Module that `needle.torch.load` returns for the model. `model` may also be an
+    `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
     wrote. Reading a file runs no code from it. A file that needs to run code, such as one whose
     example inputs are objects of your own class, is refused unless `trusted` is True. Without
-    inputs, the inputs of the export are the example, and sizes that the export leaves open must be
-    given as `dims` again.
+    `inputs`, the inputs of the export are the examples, and sizes that the export leaves open must
+    be given as `dims` again.
 
     `inputs`, and `kwargs` by name, are the model's arguments: tensors; tuples, lists, dicts and
     dataclasses of tensors; and objects that hold tensors, such as a cache of keys and values.
@@ -53,7 +53,7 @@ def compile_torch(
 
     Parameters and floating-point buffers keep their `state_dict` names. Other buffers become
     constants of the code, unless the model writes to them. The weights are copied now: later
-    changes of the model reach the code only through `set_params`, which takes a `state_dict`. The
+    changes to the model reach the code only through `set_params`, which takes a `state_dict`. The
     result takes torch tensors, NumPy arrays and needle Tensors, and exports like any executable.
     Each call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
 
@@ -215,13 +215,14 @@ class _Oracle:
             except UnsupportedError:
                 raise
             except ModelError:
-                # The tolerance suits common networks; explain() computes each op's rounding.
+                # The tolerance suits common networks; explain() bounds each op's rounding error.
                 if self._source.explain(inputs, wanted) is not None:
                     raise
             self._results[id(inputs)] = found
 
     def reference(self, inputs: list[Array], params: Mapping[str, Array]) -> list[Array]:
-        """Return the source's reference, from `compare` if it ran on these inputs."""
+        """Return the source's reference results, reusing those from `compare` if it ran on these
+        inputs."""
         known = self._results.pop(id(inputs), None)
         return self._source.reference(inputs, params) if known is None else known
 

@@ -7,11 +7,11 @@
   ops from outside needle must read their operands (`tir.reads`). Halves are widened before an op
   and rounded after it, as in the eager kernels. Weights stay parameters, so new weights need no
   compilation.
-- Dims become variables that the inputs share (`extents`), also in the attributes of ops. Each
-  extent has one spelling, so that TVM's passes see which extents are equal.
-- `loops` lowers the bodies of an op that has bodies, each like a separate model, and makes one
-  function of their kernels. Code for a GPU has no such loops: `unroll` writes out their steps,
-  except for layers with kernels in `kernels.recurrence.gpu.layers`.
+- Dims become variables that inputs and op attributes share (`extents`). Each extent is written in a
+  single form, so that TVM's passes see which extents are equal.
+- `loops` lowers the bodies of an op that has bodies, each like a separate model, and combines their
+  kernels into one function. Code for a GPU has no such loops: `unroll` unrolls them, except for
+  layers with kernels in `kernels.recurrence.gpu.layers`.
 - Inputs that are indices have a `range` in the manifest (`indices`); calls reject values outside
   it.
 """

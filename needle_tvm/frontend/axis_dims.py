@@ -1,7 +1,7 @@
-"""Dims that are whole axes of inputs, where TVM's virtual machine reads them.
+"""Make each dim a whole axis of an input, from which TVM's virtual machine reads it.
 
-If an axis is 2 * n or n + 1 and none is n, the code has another dim m for that axis, and m // 2 or
-m - 1 in place of n.
+If an axis is 2 * n or n + 1 and no axis is n, a new dim m replaces that axis, and m // 2 or m - 1
+replaces n.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from needle_runtime.errors import UsageError
 
 
 def axis_dims(graph: Graph) -> dict[Dim, Any]:
-    """Return, for each dim of a graph, the dim itself if it is a whole axis of an input, otherwise
-    an expression of a new dim that replaces it as such an axis. Raises UsageError if no axis allows
-    this."""
+    """Return a replacement for each dim of a graph: the dim itself if it is a whole axis of an
+    input, otherwise an expression of a new dim that is such an axis. Raises UsageError if no axis
+    allows this."""
     extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]
     expressions: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
     names = {dim.name for dim in graph.dims}
@@ -37,7 +37,7 @@ def axis_dims(graph: Graph) -> dict[Dim, Any]:
 
 
 def _told(dim: Dim, extent: Expression, names: Collection[str]) -> Expression | None:
-    """Return a dim as an expression of a new dim, equal to factor * dim or dim + added."""
+    """Return `dim` as an expression of a new dim, which stands for factor * dim or dim + added."""
     line = line_of(extent)
     if line is None:
         return None

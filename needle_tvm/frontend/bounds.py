@@ -44,12 +44,12 @@ Array = np.ndarray[Any, Any]
 PRODUCTS = (Matmul, Conv)  # the ops that kernels/dense/narrow_products.py narrows
 
 # The algorithm of a convolution decides whether zeros around or between the pixels of an image
-# meet an infinite weight, and to which results a transform spreads a NaN.
+# are multiplied by an infinite weight, and to which results a transform spreads a NaN.
 CONVOLUTIONS = (Conv, ConvInput, ConvWeight)
 ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn to make runs disagree
 
 _RUNS = 4
-_SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
+_SURE = 48  # runs needed before a difference counts: each misses a tie with probability 1/2
 _SPREAD = 4.0  # factor on the spread of the runs, which is below the largest possible difference
 _ROUNDING = 8.0  # factor on one rounding of a sum, since there is only one sample of it
 
@@ -72,7 +72,7 @@ class Expected:
 
 
 class Evaluation:
-    """Evaluations of a graph on arrays, exact in float64 and disturbed.
+    """Evaluates a graph on arrays in float64: once exactly, and several times with disturbances.
 
     `params` are weights by name. Operands of matmuls and convolutions may be rounded to
     `precision`.
@@ -147,8 +147,8 @@ class Evaluation:
             return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
 
     def _disturbing(self, node: Node) -> Any:
-        """Return a function that computes the steps of an op's bodies, each disturbed by its
-        rounding."""
+        """Return a function that computes the steps of an op's bodies, each disturbed by a rounding
+        error."""
         bodies = [value for value in vars(node.op).values() if isinstance(value, Body)]
         specs = [spec for body in bodies for spec in body.specs() if isinstance(spec, Spec)]
         dtypes = {spec.dtype for spec in specs if is_floating(spec.dtype)}
@@ -197,9 +197,9 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _twin(node: Node, operands: Sequence[Any], within: Any = None) -> tuple[Any, ...]:
-    """Return the parts of a node's value by its op's NumPy `reference`, or by `compute` on the
-    NumPy device if it has none. `within` computes the steps of bodies. Raises MismatchError naming
-    an op whose rule fails or gives other shapes than `infer`."""
+    """Compute the parts of a node's value with its op's NumPy `reference`, or with `compute` on the
+    NumPy device if there is none. `within` computes the steps of bodies. Raises a MismatchError
+    that names the op if its rule fails or gives shapes other than `infer` does."""
     op = node.op
     assert op is not None
     if op.reads_bits:
@@ -331,8 +331,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """Return `wanted` without the elements where only one of it and another right answer is finite,
-    or where the two hold different NaNs or infinities."""
+    """Return `wanted` without the elements in which another right answer differs in kind: only one
+    of the two is finite, or they are different NaNs or infinities."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted

@@ -32,13 +32,13 @@ def first_divergence(
     stage: str,
     program: needle_runtime.Program,
 ) -> str | None:
-    """Return name and module of the first op, in topological order, that `stage` computes wrongly;
-    None if every op is right.
+    """Return the name and module of the first op, in topological order, that `stage` computes
+    wrongly; None if every op is right.
 
     `graph` is compiled again with every op's result as an output, and run on `arrays`; `expected`
-    has the right results. It runs on the device of `program` and, if `stage` is the program's
-    stage, in the program's precision. If all results are right, only the fusion across ops can be
-    at fault.
+    has the right results. The compiled graph runs on the device of `program` and, if `stage` is the
+    program's stage, in the program's precision. If all results are right, only the fusion across
+    ops can be at fault.
     """
     nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
     probe = copy.copy(graph)

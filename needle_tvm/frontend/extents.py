@@ -1,7 +1,7 @@
-"""Extents that depend on dims, as TVM's expressions and back.
+"""Convert extents that depend on dims to TVM's expressions and back.
 
 A dim becomes an int64 variable, which all inputs share. `axis_dims` makes sure that it is a whole
-axis of an input, where TVM's virtual machine reads it.
+axis of an input, from which TVM's virtual machine reads it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Extents:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """A function's attributes that tell TVM's analyses the bounds of the variables."""
+        """The function attributes that give the variables' bounds to TVM's analyses."""
         if not self:
             return {}
         return {
@@ -64,11 +64,11 @@ class Extents:
         return replaced(value, self._spelt)
 
     def _spelt(self, extent: Expression) -> Any:
-        """Return an extent in the form in which passes also spell their results."""
+        """Return an extent in the form that passes also use for their results."""
         return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Return whether TVM's shape equals a spec's, for all forms of their expressions."""
+        """Return whether TVM's shape equals a spec's, however their expressions are written."""
         return len(shape) == len(wanted) and all(
             same(self.understood(a), b) for a, b in zip(shape, wanted, strict=True)
         )

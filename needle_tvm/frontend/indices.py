@@ -18,7 +18,7 @@ _WIDE = ("int32", "int64", "float32", "float64")
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
     """Return the least and the largest valid index for each input that ops use as indices, directly
-    or after a change of layout or dtype. The range is valid for all these ops."""
+    or after a change of layout or dtype. An index in the range is valid for all these ops."""
     ranges: dict[Node, tuple[int, int]] = {}
     for node in graph.nodes:
         if node.op is None:

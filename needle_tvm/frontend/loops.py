@@ -1,4 +1,4 @@
-"""Translation of loops and choices: each becomes one kernel, with its bodies lowered like separate
+"""Translate loops and choices: each becomes one kernel, with its bodies lowered like separate
 models."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Loops:
 
 
 class _Site:
-    """The place of a loop or a choice: its node, and the values of its inputs."""
+    """One loop or choice of a graph: its node, and the values of its inputs."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Site:
 
     def _lowered(self, body: Body, inputs: Sequence[int], operands: Sequence[Any]) -> _Lowered:
         """Return a lowered body; `inputs` are the numbers of its inputs that are not constants, and
-        `operands` belong to all its inputs."""
+        `operands` are the values of all its inputs."""
         loops = self._loops
         graph, nodes, ends = _graph_of(body, inputs)
         variant, inner = loops.inside()
@@ -212,7 +212,7 @@ class _Site:
         lowered: Sequence[_Lowered],
         specs: Sequence[Any],
     ) -> tuple[Any, ...]:
-        """Return the results of a planned function; `specs` describes them."""
+        """Call a planned function and return its results, which `specs` describes."""
         builder = self._builder
         function = builder.add_func(
             plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), name
@@ -273,8 +273,8 @@ def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], lis
 
 
 def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]) -> list[Any]:
-    """Return the constants of a lowered body's `main`, computed in `builder` as the passes have
-    it."""
+    """Emit into `builder` the work on parameters that passes moved out of a lowered body's `main`;
+    return its results, or `given` if there is none."""
     variable = {v.name_hint: v for v in module.get_global_vars()}.get(build.TRANSFORM)
     if variable is None:
         return list(given)

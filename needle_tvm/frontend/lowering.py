@@ -1,4 +1,4 @@
-"""Lower a traced graph: its module at a stage, and the signature of its `main`."""
+"""Lower a traced graph to its module at a stage, and describe the signature of its `main`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
-    """Lower a graph at a stage by name; `choices` are the other fields of `Variant`."""
+    """Lower a graph at the stage with this name; `choices` are the other fields of `Variant`."""
     return lowered(graph, target, Variant(stage, **choices))
 
 
 @in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
-    """Return the module before its loops are scheduled; tuning takes its tasks from it."""
+    """Return the module before its loops are scheduled; tuning takes its tasks from this module."""
     return _lowered(graph.at(axis_dims(graph)), target, variant, None)
 
 
@@ -105,7 +105,7 @@ def _check_static(name: str, tree: Any) -> None:
         if parts is not None and not isinstance(parts, (bool, int, float, str)):
             raise TranslationError(
                 f"argument {name!r}: a {type(parts).__name__} cannot be kept in an artifact; "
-                "allowed are tensors, numbers, strings, None and lists, tuples and dicts of them"
+                "only tensors, numbers, strings, None and lists, tuples and dicts of them can"
             )
         return
     for part in parts.values() if kind == "dict" else parts:

@@ -1,5 +1,5 @@
-"""A needle model as a `Source`, which `compile` starts from. This module imports TVM only to lower
-it."""
+"""Turn a needle model into a `Source`, from which `compile` starts. This module imports TVM only to
+lower the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(
 
     Raises needle's TraceError, UsageError for `dims` that do not fit the inputs or the example and
     for tensors too large for any memory, ValueError for a model in train mode unless `training`,
-    and any error of the model itself. `variant` says how the code is made.
+    and any error of the model itself. `variant` says how the code is compiled.
     """
     try:
         graph = trace(model, *inputs, training=training, dims=dims)
@@ -85,7 +85,7 @@ def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, di
 
 
 def with_updates(module: IRModule, signature: Mapping[str, Any]) -> IRModule:
-    """Return a stateful function's module, in which the last results replace the state."""
+    """Return a stateful function's module, changed so that its last results replace the state."""
     from needle_tvm.lower.in_place import updating
 
     count, inputs = len(signature.get("state", ())), len(signature["inputs"])

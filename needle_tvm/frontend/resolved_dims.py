@@ -1,4 +1,4 @@
-"""A graph with dims at the sizes of given inputs."""
+"""Fix the dims of a graph at the sizes of given inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 
 
 class Sized:
-    """A graph at the sizes of inputs. Without dims, it is the same graph for all inputs.
+    """A graph whose dims can be fixed at the sizes of inputs. Without dims, all inputs have the
+    same graph.
 
     Raises UsageError for a dim that no axis of an input determines.
     """
@@ -37,7 +38,7 @@ class Sized:
         return self._graph.at(dict(zip(self._graph.dims, sizes, strict=True)))
 
     def by_node(self, inputs: Sequence[Array]) -> dict[Node, Node]:
-        """Return, for each node of the graph, its node at the sizes of these inputs."""
+        """Map each node of the graph to the corresponding node at the sizes of these inputs."""
         return dict(zip(self._graph.nodes, self.of(inputs).nodes, strict=True))
 
     def of(self, inputs: Sequence[Array]) -> Graph:

@@ -26,7 +26,7 @@ def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
 
 
 def described_shape(shape: Sequence[Any]) -> list[int | str]:
-    """Return a shape in a manifest's form: expressions of dims are texts."""
+    """Return a shape in a manifest's form: expressions of dims are strings."""
     return [n if isinstance(n, int) else repr(n) for n in shape]
 
 
@@ -57,7 +57,8 @@ class Shapes:
         return self._sizes.of([array.shape for array in inputs])
 
     def given(self, example: Sequence[Array]) -> dict[str, int]:
-        """Return the size of each dim in `example`. Raises UsageError outside the dims' bounds."""
+        """Return the size of each dim in `example`. Raises UsageError if one is outside its dim's
+        bounds."""
         try:
             return self.sizes(example)
         except InputError as error:
@@ -65,9 +66,10 @@ class Shapes:
 
     def examples(self, example: Sequence[Array]) -> list[list[Array]]:
         """Return the example and, with dims, examples with all least and with all largest sizes. If
-        the example itself is one of these, one with sizes between is added. If the inputs with all
-        largest sizes are very large, each dim takes its largest size in an example of its own, with
-        the given example's other sizes. Raises UsageError for an example outside the dims' bounds.
+        the example itself is one of these, an example with sizes in between is added. If the inputs
+        with all largest sizes are very large, each dim takes its largest size in an example of its
+        own, with the given example's other sizes. Raises UsageError for an example outside the
+        dims' bounds.
         """
         given, dims = self.given(example), self.dims
         largest = {dim.name: dim.max for dim in dims}

@@ -51,7 +51,7 @@ class Source:
       manifest. With a fingerprint, it is called only if the cache has no entry.
     - `weights` are the model's weights.
     - `examples` are inputs that the code is checked on: the given ones and, if sizes are left to
-      the call, others with other sizes.
+      the call, inputs of other sizes.
     - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` the
       allowed difference of each output, relative to its magnitude.
     - `explain(inputs, found)` checks outputs for `inputs` and the current weights more closely. It
@@ -61,7 +61,7 @@ class Source:
     - `state` has the tensors that calls of the model write. Its arrays are the last inputs, and
       their new values the last outputs.
 
-    `inputs` is one of `examples`, except for `reference`.
+    `inputs` is always one of `examples`, except in `reference`.
     """
 
     fingerprint: str | None
@@ -75,7 +75,8 @@ class Source:
     state: State | None = None
 
     def fingerprint_with(self, kind: str, *parts: str) -> str | None:
-        """Return the fingerprint of a source whose code `parts` also decide; `kind` begins it."""
+        """Return a fingerprint with the prefix `kind`, for a source whose code also depends on
+        `parts`."""
         if self.fingerprint is None:
             return None
         text = "\n".join((self.fingerprint, *parts))

@@ -47,8 +47,8 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
     bodies. One output is returned bare, several as a tuple, in the graph's order. Dims become
     variables, and their bounds become attributes of `main`.
 
-    Raises TranslationError naming the op and the module that made it if an op has no rule, its
-    rule fails, or its shapes or dtypes differ from what `infer` returns.
+    Raises a TranslationError that names the op and the module that called it if an op has no rule,
+    its rule fails, or its shapes or dtypes differ from what `infer` returns.
     """
     builder, extents = relax.BlockBuilder(), Extents.of(graph.dims)
     arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
@@ -107,8 +107,8 @@ def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
 
 
 def _folded(node: Node, known: Mapping[Node, NDArray]) -> Any:
-    """Return the result of an op on constants, by its eager kernel. TVM's FoldConstant would
-    compile a function for each such call, which takes 30 ms."""
+    """Return the result of an op on constants, computed by its eager kernel. TVM's FoldConstant
+    would compile a function for each such call, which takes 30 ms."""
     try:
         op: Any = node.op
         return op.compute(*[known[source] for source in node.input_nodes])
@@ -155,7 +155,7 @@ def _emit(
         if prefer_emit and op.emit is not None and not _has_empty(node):
             wide = [_widened(builder, operand, widen) for operand in operands]
             result = op.emit(relax, *wide)
-            if isinstance(result, relax.Expr):  # some cases have no equal operator
+            if isinstance(result, relax.Expr):  # some cases have no equivalent operator
                 if widen or (_has_narrow_result(node) and not op.moves):
                     (spec,) = node.specs
                     result = relax.op.astype(builder.emit(result), spec.dtype)
@@ -171,7 +171,7 @@ def _emit(
 
 
 def _refused(node: Node, reason: str) -> TranslationError:
-    """Return the error that names a node's op, the module that made it and its inputs."""
+    """Return the error that names a node's op, the module that called it, and its inputs."""
     shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
     return TranslationError(f"{named(node)} on {shapes}: {reason}")
 
@@ -214,7 +214,7 @@ def _check(
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
-    """Return the results of a node whose results all have no elements."""
+    """Return a node's results, none of which has any elements."""
     parts = tuple(
         builder.emit_te(
             nothing,
@@ -234,8 +234,9 @@ def _has_empty(node: Node) -> bool:
 
 
 def _to_widen(node: Node) -> set[str]:
-    """Return the narrow dtypes of operands that the rule gets in their compute dtype instead. Small
-    integers beside floats stay: int8 with float16 gives float16, but int32 would give float64."""
+    """Return the narrow dtypes of operands that are widened to their compute dtype for the rule.
+    Small integers combined with floats stay narrow: int8 with float16 gives float16, but int32
+    would give float64."""
     dtypes = {spec.dtype for source in node.input_nodes for spec in source.specs}
     kept = SMALL_INTEGER if any(map(is_floating, dtypes)) else ()
     return {dtype for dtype in dtypes if is_narrow(dtype) and dtype not in kept}
@@ -326,7 +327,8 @@ def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
 
 
 def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
-    """Return the same elements, with symbolic extents in the form that other nodes use."""
+    """Return a tensor with the same elements, whose symbolic extents have the form used by other
+    nodes."""
     if _same_form(part.shape, shape):
         return part
     return te.compute(shape, lambda *index: part(*index), name="spelt")
@@ -334,8 +336,8 @@ def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
 
 def _ends_a_product_twice(node: Node) -> bool:
     """Return whether a matmul whose result the node reads could be fused with it into a function of
-    several results. Matmul schedules need a single block after the reduction. One result as large
-    as the operands counts as such a function: an optimizer's step also returns its count."""
+    several results. Matmul schedules need a single block after the reduction. It is enough that one
+    of the results is as large as the operands: an optimizer's step also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     if len(parts) < 2:

@@ -1,7 +1,7 @@
-"""Loops and choices of a graph as the ops of all their steps, for code that has no loops.
+"""Unroll the loops and choices of a graph into the ops of all their steps, for code without loops.
 
-On a GPU, a loop would be a kernel per step whose launches the host repeats. Only the usual
-recurrent layers have this (`kernels.recurrence.gpu.layers`). Both branches of a choice run.
+On a GPU, the host would have to launch the kernels of a loop again for each step. Only the usual
+recurrent layers run in this way (`kernels.recurrence.gpu.layers`). Both branches of a choice run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from needle_runtime.errors import TargetError
 
 
 def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
-    """Return the graph with scans and choices written out, except for scans that `keep` accepts.
+    """Return the graph with scans and choices unrolled, except for scans that `keep` accepts.
     Return the same graph if there are none.
 
     Raises TargetError for a loop whose number of steps is not known.
@@ -68,7 +68,7 @@ def _written(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node | l
 
     def run(body: Body, given: Sequence[Node]) -> list[Node]:
         def step(op: OpRules, given: Sequence[Node]) -> Node:
-            if isinstance(op, TupleGetItem):  # from a tuple that was written out
+            if isinstance(op, TupleGetItem):  # from the results of an unrolled op
                 (whole,) = given
                 if isinstance(whole.op, MakeTuple):
                     return whole.input_nodes[op.index % len(whole.input_nodes)]

@@ -1,4 +1,5 @@
-"""Finds readers and dependences in a function, and its work on parameters alone (done at load)."""
+"""Finds readers and dependences in a function, and its work on parameters, which is done at
+load."""
 
 from __future__ import annotations
 
@@ -74,11 +75,11 @@ class Origins:
     def __init__(self, parameters: Collection[Any], lookup: Callable[[Any], Any | None]) -> None:
         self._parameters = parameters
         self._lookup = lookup
-        self._known: dict[Any, tuple[bool, bool]] = {}  # of a variable: (inputs, parameters)
+        self._known: dict[Any, tuple[bool, bool]] = {}  # depends on (inputs, parameters)
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Return whether `expr` depends on parameters and constants alone, with one parameter at
-        least."""
+        """Return whether `expr` depends on parameters and constants alone, and on at least one
+        parameter."""
         return self._of(expr) == (False, True)
 
     def is_known(self, expr: Any) -> bool:

@@ -39,8 +39,8 @@ def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Multiply by the inverse of the sum: TVM divides every element, and a vector of divisions
-    takes as long as ten multiplications."""
+    """Multiply by the inverse of the sum: TVM divides every element, and a vector division takes as
+    long as ten multiplications."""
     axis = int(call.attrs.axis)
 
     def rule(x: te.Tensor) -> te.Tensor:
@@ -60,8 +60,8 @@ def mean(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Return a rule that legalises an operator of two operands by `op`, which propagates NaN; TVM's
-    rule drops NaN. One operand may be a number."""
+    """Return a rule that legalises an operator of two operands with `op`, which propagates NaN;
+    TVM's rule drops NaN. One operand may be a number."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         numbers = {i: _number(arg) for i, arg in enumerate(call.args) if _is_number(arg)}
@@ -111,7 +111,7 @@ def _number(constant: Any) -> te.Tensor:
 
 
 def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Return a rule that legalises an operator by `op.emit_te`."""
+    """Return a rule that legalises an operator with `op.emit_te`."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         return builder.call_te(lambda x: _emitted(op, x), *call.args, primfunc_name_hint=op.name)
@@ -144,7 +144,7 @@ def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def divide(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Legalise a division, also by a constant 0, which TVM rejects."""
+    """Legalise a division, including one by a constant 0, which TVM rejects."""
     if not _is_number(call.args[1]) or call.args[1].value.numpy().item() != 0:
         return call.op.get_attr("FLegalize")(builder, call)
     zero = call.args[1].value.numpy().item()
@@ -163,7 +163,7 @@ def reshape(builder: relax.BlockBuilder, call: Any) -> Any:
     return relax.const(source.value.numpy().reshape(shape), str(call.ty.dtype))
 
 
-# Relax operators that equal an op of needle's are legalised by that op.
+# Relax operators that are equivalent to one of needle's ops are legalised with that op.
 _ELEMENTWISE: list[Any] = [
     op
     for op in REGISTRY.values()

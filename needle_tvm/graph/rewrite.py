@@ -1,4 +1,4 @@
-"""Runs a mutator over every Relax function of a module; has the base class of such mutators."""
+"""Runs a mutator over every Relax function of a module, and defines a base class of mutators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rewrite(
     *,
     with_parameters: bool = False,
 ) -> IRModule:
-    """Visit each Relax function with a mutator made for it; return the new module.
+    """Visit each Relax function with a mutator created for it; return the new module.
 
     `with_parameters` skips functions that have no attribute `num_input`, which says which of their
     arguments are parameters.
@@ -66,21 +66,21 @@ def rebind(
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
             ),
         )
-    # An expression gets its type, in place, when it is first visited. A lookup with its earlier
-    # hash then fails.
+    # The first visit to an expression sets its type in place, and a lookup with the earlier hash
+    # then fails.
     return transform.Normalize()(module)
 
 
 def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Check that a rewritten call keeps its type; with another type, a reader could misread an axis
-    number without an error. The last of several results may be dropped, since reading it raises an
-    error."""
+    """Wrap a `visit_call_` to check that a rewritten call keeps its type; with another type, a
+    reader could misread an axis number without an error. The last of several results may be
+    dropped, since reading it raises an error."""
 
     @wraps(visit)
     def visit_call_(self: Any, call: Any) -> Any:
         found = visit(self, call)
         if not found.same_as(call):
-            if type(found.ty) is tvm.ir.Type:  # none yet
+            if type(found.ty) is tvm.ir.Type:  # it has no type yet
                 found = self.builder_.normalize(found)
             types, had = (getattr(each.ty, "fields", [each.ty]) for each in (found, call))
             if not all(map(structural_equal, types, had)) or len(types) > len(had):
@@ -118,7 +118,8 @@ class Rewriter(expr_functor.PyExprMutator):
         return self._readers
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Return whether `expr` depends on parameters (and constants) alone."""
+        """Return whether `expr` depends on parameters and constants alone, and on at least one
+        parameter."""
         return self._origins.is_parameter_work(expr)
 
     def is_known(self, expr: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Turns chains of reshapes, permutations and slices into index arithmetic, to read in place."""
+"""Turns chains of reshapes, permutations and slices into index arithmetic, to read sources in
+place."""
 
 from __future__ import annotations
 
@@ -91,12 +92,12 @@ def _numbers(items: Any) -> list[int]:
 
 
 def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -> list[Any]:
-    """Return the index, in an array of shape `other`, of element `index` of an array of `shape`
-    with the same elements in order.
+    """Take element `index` of an array of shape `shape`. Return its index after the array is
+    reshaped to `other`.
 
-    Neighbouring axes are fused only as far as the extents require, and splitting an axis needs no
-    division. If two symbolic extents are reached and neither is known to divide the other, all axes
-    from there on are fused.
+    Neighbouring axes are fused only as far as the extents require, and an axis of `other` that is
+    split in `shape` needs no division. If two symbolic extents are reached and neither is known to
+    divide the other, all axes from there on are fused.
     """
     result: list[Any] = []
     sizes, others = exprs_of(shape), exprs_of(other)
@@ -134,8 +135,8 @@ def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -
 
 
 def _is_less(left: Size, right: Size) -> bool | None:
-    """Return whether one extent is less than another, unequal one; None if neither is known to
-    divide the other."""
+    """Return whether `left` is less than `right`, given that they differ; None if neither is known
+    to divide the other."""
     if isinstance(left, int) and isinstance(right, int):
         return left < right
     if right // left * left == right:

@@ -3,5 +3,5 @@
 `rule` is the protocol of schedule rules, which are imported from the kernels' folders. `cpu` and
 `gpu` schedule a function by the first rule that fits it. A file or folder named `cpu` or `gpu` is
 for that kind of target; docs/gpu.md says which rules for GPUs were ever timed. `gpu_knobs` lists
-what a search may change in these rules.
+the candidates of a search over the GPU rules.
 """

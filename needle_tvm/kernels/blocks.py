@@ -1,4 +1,4 @@
-"""Helpers shared by the schedule rules: questions about blocks and targets, and common steps."""
+"""Helpers shared by the schedule rules: queries about blocks and targets, and common steps."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir import extents
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
-# Kernels of fewer scalar operations run on one core. Whether waking the thread pool pays is decided
-# later, over all kernels of one wake-up (`merge_kernels`).
+# Kernels with fewer scalar operations run on one core. `merge_kernels` decides later whether waking
+# the thread pool pays off, over all kernels that share the wake-up.
 PARALLEL_WORK = 1 << 12
 
 TASKS = 16  # tasks per core, so that all cores finish at about the same time
 
-# Widths of a register tile, in vectors. LLVM scalarises tiles of three, which then have an eighth
+# Widths of a register tile, in vectors. LLVM scalarises tiles of three, which then run at an eighth
 # of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
-# An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.
-# Larger caches have more ways, and rarely more sets.
+# An L1 cache of 32 kB in 8 ways: addresses that are a multiple of this many bytes apart map to the
+# same set. Larger caches have more ways, and rarely more sets.
 _SETS, _WAYS = 4096, 8
 
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"
 
-# Annotation of blocks that already hold their vectors and registers, as `columns` and `windows`
-# write them. Its value is the number of scalar operations of one block. The loops around the block
-# are meant to be shared out.
+# Annotation of blocks whose vectors and registers are already written out, as `columns` and
+# `windows` do. Its value is the number of scalar operations of one block. The loops around the
+# block are to be parallelised.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -88,8 +88,8 @@ def is_symbolic(sch: Schedule, loop: Any) -> bool:
 
 def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
     """Return whether TVM 0.27 can fuse loops. It must derive their indices from the fused loop's
-    index, by divisions by all extents but the first one. It can do this if the symbolic extents are
-    different variables."""
+    index, with divisions by all extents but the first one. It can do this if the symbolic extents
+    are different variables."""
     symbolic = [loop for loop in loops if is_symbolic(sch, loop)]
     if all(loop is loops[0] for loop in symbolic):
         return True
@@ -136,7 +136,7 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def is_written(sch: Schedule, block: Any) -> bool:
-    """Return whether a block already holds its vectors (`WRITTEN`).
+    """Return whether a block's vectors are already written out (`WRITTEN`).
 
     Nothing may be inlined into such a block: TVM would recompute the regions that it reads and
     writes, and count its registers among them.
@@ -145,7 +145,7 @@ def is_written(sch: Schedule, block: Any) -> bool:
 
 
 def is_partial(sch: Schedule, block: Any) -> bool:
-    """Return whether `kernels.reduce.cpu_partial` made a block."""
+    """Return whether `kernels.reduce.cpu_partial` created a block."""
     return PARTIAL in sch.get(block).annotations
 
 
@@ -217,7 +217,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
 
 
 def _converts_a_number(sch: Schedule, block: Any) -> bool:
-    """Return whether a block converts a tensor without axes: a loop does that once if inlined."""
+    """Return whether a block converts a tensor without axes: if inlined, a loop does that once."""
     found = sch.get(block)
     value = getattr(found.body, "value", None)
     if not found.writes or found.writes[0].source.shape or not isinstance(value, NODES.cast):
@@ -240,7 +240,7 @@ def sum_in_registers(
 
 
 def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
-    """Split a long loop in two; the cores share out the outer one.
+    """Split a long loop in two; the outer one is to be distributed over the cores.
 
     A buffer used within an iteration is allocated again in each iteration of the parallel loop. A
     loop with a symbolic number of iterations is not split, because each block inside would check
@@ -317,8 +317,8 @@ def item_bytes(dtype: str) -> int:
 
 
 def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
-    """Return the side of a square tile along an axis: a divisor of its length if one exceeds half a
-    vector, so that no tile has to check where the axis ends."""
+    """Return the side of a square tile along an axis: a divisor of the axis's length if one exceeds
+    half a vector, so that no tile has to check where the axis ends."""
     if extent(sch, loop) <= lanes:
         return extent(sch, loop)
     most = next(part for part in range(lanes, 0, -1) if divides(sch, loop, part))

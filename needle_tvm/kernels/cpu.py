@@ -67,11 +67,11 @@ def _scheduled(function: PrimFunc, target: Target, without: Collection[str]) -> 
 
 
 def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Yield every schedule of a function by our rules that a search can record.
+    """Yield all schedules of a function that follow our rules and that a search can record.
 
-    The first schedule is by the rule that fits, with the rule's own knobs. If no rule fits, only
-    `loops` is applied. The schedule without a search differs slightly from both: the other steps of
-    `schedule_function`, such as `whole_vectors`, leave no trace for a record to hold.
+    The first schedule is by the rule that fits, with the rule's default knobs. If no rule fits,
+    only `loops` is applied. The schedule without a search differs slightly from both: the other
+    steps of `schedule_function`, such as `whole_vectors`, leave no trace that a record could hold.
     """
     for rule in rules(CPU):
         found = rule.apply(function, target, None)
@@ -86,7 +86,7 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Return the `knob_candidates.choices` of a function of symbolic extents, for which TVM's
+    """Return the `knob_candidates.choices` for a function with symbolic extents, for which TVM's
     search has no candidates. Return none for other functions: they have `variants`."""
     if not symbols_of(function):
         return iter(())

@@ -24,7 +24,7 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
     rule fits.
 
     A rule that finds out only halfway that it does not fit raises one of many errors. With some
-    rules, this shows only when reductions across threads are lowered.
+    rules, the misfit comes to light only when reductions across threads are lowered.
     """
     from tvm.s_tir.dlight import gpu
 
@@ -47,9 +47,8 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
 
 
 def _is_well_typed(function: PrimFunc) -> bool:
-    """Return whether the operands of each node have one type. If a reduction has one term, TVM
-    merges its initialisation and the cast of its result into one statement that mixes both
-    types."""
+    """Return whether the operands of each node have the same type. If a reduction has one term, TVM
+    merges its initialisation and the cast of its result into a statement that mixes both types."""
     pairs = [
         *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),
         *(

@@ -26,7 +26,7 @@ def names() -> tuple[str, ...]:
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
     """Give every function one thread for each element of each of its blocks, and nothing else.
 
-    A GPU runs no code without threads: this is the simplest schedule that it accepts.
+    GPU code has to run in threads, and this is the simplest schedule that does.
     """
     return schedule_each(prepared(module), _one_thread_each)
 
@@ -74,7 +74,8 @@ def prepared(module: IRModule) -> IRModule:
 
 
 def _particular(function: PrimFunc) -> PrimFunc:
-    """Schedule a function that no rule handles: opaque statements, or empty loops."""
+    """Schedule a function with opaque statements or empty loops, which no rule handles; return any
+    other function unchanged."""
     if is_scheduled(function):
         return function
     sch = Schedule(function)
@@ -89,7 +90,7 @@ def _particular(function: PrimFunc) -> PrimFunc:
 
 
 def _written(function: PrimFunc) -> list[Any]:
-    """Return the parameters of a function that it writes to."""
+    """Return the parameters to which a function writes."""
     given = list(function.params)
     stores = nodes_in(function.body, NODES.store)
     return [each for each in given if any(store.buffer.same_as(each) for store in stores)]
@@ -115,7 +116,7 @@ def _on_threads(function: PrimFunc) -> PrimFunc:
 
 
 def _over_grid(loop: Any) -> Any:
-    """Return the loop with a block of one thread for each iteration."""
+    """Return the loop with each iteration as a block of one thread."""
     index = tirx.Var("blockIdx.x", str(loop.loop_var.ty))
     thread = tirx.IterVar(None, index, tirx.IterVar.ThreadIndex, "blockIdx.x")
     kind = tirx.ForKind.THREAD_BINDING

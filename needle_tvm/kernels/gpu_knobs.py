@@ -16,8 +16,9 @@ _MOST = 32  # knobs tried per rule, in the rule's order
 
 
 def _candidates(function: PrimFunc, target: Target) -> list[list[tuple[Rule, Any]]]:
-    """Return rows of candidates: every rule by itself, each rule with its knobs, and TVM's rules.
-    The first row matters: without measurements, only the first of several fitting rules is used."""
+    """Return rows of candidates: all rules with their default knobs, then a row of knobs for each
+    rule, then TVM's rules. The first row matters because, without a search, only the first of
+    several fitting rules is used."""
     own = rules(GPU)
     rows: list[list[tuple[Rule, Any]]] = [[(each, None) for each in own]]
     rows += [
@@ -35,7 +36,8 @@ _TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Return the `knob_candidates.choices` of a function of a module from `gpu.prepared`."""
+    """Return the `knob_candidates.choices` for a function of a module that `gpu.prepared` has
+    prepared."""
     with target:
         default = gpu.schedule_function(function, target)
         rows = _candidates(function, target)

@@ -1,8 +1,9 @@
-"""Candidates of a search in the form of notes: the choice of a rule, and its knobs.
+"""Represents the candidates of a search as notes, each of which names a rule and its knobs.
 
 A rule may rewrite a function before it schedules it. Then no trace leads from the function to the
-rule's result. A candidate is therefore the function with a note that names the rule and the knobs:
-it has a trace, which the record store keeps. `realised` turns it into the module to compile.
+rule's result. A candidate is therefore the function annotated with a note that names the rule and
+the knobs. It has a trace, which the record store keeps. `realised` turns it into the module to
+compile.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def choices(
     default: PrimFunc,
     finish: Finish = lambda found: found,
 ) -> Iterator[Schedule]:
-    """Yield the function with a note for each rule and its knobs (None: the rule's own choice) if
-    the result differs from `default` and from all earlier results. The `rows` take turns."""
+    """Yield the function with a note for each rule and its knobs (None: the rule's default) whose
+    result differs from `default` and from all earlier results. The `rows` take turns."""
     seen = {_digest(default)}
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
         found = each.apply(function, target, knobs)
@@ -48,9 +49,10 @@ def realised(
     rules: Sequence[Rule],
     finish: Finish = lambda found: found,
 ) -> IRModule:
-    """Return the module to compile for a module of one function, "main", by its note if it has one.
+    """Apply the note of a module's only function, "main"; return a module without a note unchanged.
 
-    Raises ValueError if none of `rules` has such knobs (any more), or they do not fit the function.
+    Raises ValueError if none of `rules` has such knobs (any more), or if the rule does not fit the
+    function.
     """
     sch = Schedule(module)
     root = sch.get_sblock("root")
@@ -72,7 +74,7 @@ def realised(
 
 
 def is_noted(trace: str) -> bool:
-    """Return whether a trace holds a note of `choices`, which schedules nothing by itself."""
+    """Return whether a trace has a note from `choices`; such a trace alone schedules nothing."""
     return f'"{NOTE}"' in trace
 
 

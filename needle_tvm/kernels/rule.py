@@ -1,7 +1,7 @@
 """One protocol for all schedule rules: whether a rule fits, its schedule, and its knobs.
 
 A rule is a decorated function in a file of a kernel's folder (a package, with an `__init__.py`).
-Such files are imported and searched, so a rule needs no other registration:
+All such files are imported, so a rule needs no other registration:
 
     @rule(GPU, order=30, knobs=tiles)
     def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None: ...
@@ -37,11 +37,11 @@ class Rule:
     """A schedule rule. `apply(function, target, knobs)` returns a schedule, or None if the rule
     does not fit.
 
-    Rules of a `kind` are tried in their `order`. If `knobs` is None, the rule chooses its own;
-    `knobs(function, target)` lists the other values that a search may try, the most promising
-    first: JSON values, or dataclasses of them. Both may be called with any function. Increase
-    `revision` when the same knobs come to mean another schedule, since earlier measurements belong
-    to the old schedule.
+    Rules of a `kind` of target are tried in their `order`. If `apply` is called with knobs of None,
+    the rule chooses its own. `knobs(function, target)` lists the other values that a search may
+    try, the most promising first: JSON values, or dataclasses of JSON values. Both may be called
+    with any function. Increase `revision` when the same knobs come to mean another schedule, since
+    earlier measurements belong to the old schedule.
     """
 
     name: str
@@ -62,8 +62,8 @@ def rule(
     knobs: Callable[[PrimFunc, Target], Iterable[Any]] = lambda function, target: (),
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Register `write(function, target[, knobs])`, which returns a schedule, or None if the rule
-    does not fit.
+    """Register `write(function, target[, knobs])` as a rule; it returns a schedule, or None if the
+    rule does not fit.
 
     Raises ValueError if another rule of the same kind has the same name.
     """
@@ -87,11 +87,11 @@ def annotated(
     order: int = 10,
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Register `write(schedule, block, target, knobs)` for functions with a block that has
-    `annotation`.
+    """Register `write(schedule, block, target, knobs)` as the rule for functions with a block that
+    has `annotation`.
 
-    The first of `knobs` is the rule's own choice. The rule's name is the annotation without its
-    namespace. Raises ValueError if another rule of the same kind has that name.
+    The first of `knobs` is the default. The rule's name is the annotation without its namespace.
+    Raises ValueError if another rule of the same kind has that name.
     """
     name = annotation.rpartition(".")[2]
 

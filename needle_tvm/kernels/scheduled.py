@@ -1,4 +1,4 @@
-"""The mark of functions that have a schedule, and a loop that schedules all other functions."""
+"""Marks functions that have a schedule, and schedules all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from needle_tvm._tvm.names import INTERNAL_ERROR, SCHEDULE_ERROR, IRModule, Prim
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.faults import blamed_on
 
-SCHEDULED = "tirx.is_scheduled"  # TVM's attribute of functions
+SCHEDULED = "tirx.is_scheduled"  # TVM's function attribute
 
 
 def schedule_each(
@@ -17,7 +17,7 @@ def schedule_each(
 ) -> IRModule:
     """Replace every PrimFunc of a module that has no schedule yet by `schedule(function)`.
 
-    With `or_as_it_is`, a function whose schedule TVM rejects runs unscheduled, with a
+    With `or_as_it_is`, a function whose schedule TVM rejects stays unscheduled, with a
     ScheduleWarning: a slow and correct result is better than none. The campaign and the tests treat
     the warning as a failure.
     """
@@ -43,8 +43,8 @@ def schedule_each(
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
     """Return `scheduled` with the attributes of `original`, marked so that no rule touches it.
 
-    A function that was scheduled alone has the name "main". The name is dropped, since the module
-    may have another "main".
+    A function that was scheduled in a module of its own has the name "main". The name is dropped,
+    since the function's module may have another "main".
     """
     if "global_symbol" not in (original.attrs or {}):
         scheduled = scheduled.without_attr("global_symbol")

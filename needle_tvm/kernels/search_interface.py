@@ -18,8 +18,9 @@ class Rules:
 
     `prepared` is applied to a module before tasks are extracted. `schedule_function` returns the
     schedule that a search competes with. A candidate of `variants` is a schedule that TVM's search
-    may mutate further. A candidate of `choices` is a note, which `realised` turns into the module
-    to compile; `realised` is applied to every candidate's module.
+    may mutate further. A candidate of `choices` has only an annotation that names a choice, and
+    `realised` builds the module to compile from it. `realised` is applied to every candidate's
+    module.
     """
 
     prepared: Callable[[IRModule], IRModule]

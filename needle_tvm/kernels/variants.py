@@ -1,4 +1,4 @@
-"""Combines several schedules of a function; its code picks one of them by size."""
+"""Combines several schedules of a function into one whose code picks among them by size."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from needle_tvm.tir.extents import symbols_of
 def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> PrimFunc:
     """Return a function that runs the first of `variants` whose condition holds, or the last one.
 
-    Variants are schedules of `function`; their parameters and variables may have other names. A
-    condition is an expression of the variables in the shapes of `function`'s parameters.
+    Variants are schedules of `function`, but their parameters and variables are objects of their
+    own. A condition is an expression of the variables in the shapes of `function`'s parameters.
     """
     *first, (_, last) = variants
     if not first:
@@ -28,9 +28,9 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
 
 def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
     """Return whether tiles of `rows` rows are best for `m` rows, provided that no smaller tiles
-    are. They are best if one tile holds all rows. They are also best if there are more rows than
-    `largest`, and these tiles cover them with fewer spare rows than the other tiles of `among`; an
-    empty `among` excludes this case.
+    are. They are best if one tile holds all rows. They are also best if `m` is more than `largest`
+    and they cover `m` rows with fewer spare rows than any other tile of `among` would; an empty
+    `among` excludes this case.
     """
     fits = m <= tirx.const(rows, "int64")
     if not among:
@@ -43,13 +43,13 @@ def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
 
 
 def _covered(m: Any, rows: int) -> Any:
-    """Return the number of rows of all tiles."""
+    """Return the number of rows that the tiles for `m` rows have together."""
     return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
 
 
 def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
-    """Return the body of a variant in the parameters and symbolic extents of `function`. All other
-    variables and the name of the root block are the variant's own."""
+    """Return the body of a variant, in terms of the parameters and symbolic extents of `function`.
+    All other variables and the name of the root block are unique to the variant."""
     own = s_tir.renew_defs(scheduled)
     values = dict(zip(own.params, function.params, strict=True))
     values |= dict(zip(symbols_of(own), symbols_of(function), strict=True))

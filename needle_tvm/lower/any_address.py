@@ -1,14 +1,14 @@
-"""Lets a function's arrays lie at any address that is a multiple of their element's size.
+"""Lets a function's arrays begin at any address that is a multiple of their element's size.
 
-TVM assumes that arrays begin at multiples of 64 bytes, and its code kills the process if one does
-not. Most NumPy arrays begin elsewhere, and copying an input takes longer than vector loads that
-cross cache lines.
+TVM assumes that arrays begin at multiples of 64 bytes, and its code crashes if one does not. Most
+NumPy arrays begin elsewhere, and copying an input takes longer than vector loads that cross cache
+lines.
 
 Before: the buffers that are a function's parameters have an alignment of 64 bytes.
 
-After: they have the alignment of their elements, and so do the buffers with which tensor intrinsics
-name parts of them, since a part may have no larger alignment. Buffers that the function allocates
-stay as they are.
+After: they have the alignment of their elements. So do the buffers by which tensor intrinsics refer
+to parts of them, since a part must not have a larger alignment than the whole. Buffers that the
+function allocates stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from needle_tvm.tir.functions import NODES, nodes_in
 
 
 def any_address(module: IRModule) -> IRModule:
-    """Change all PrimFuncs of a module for a CPU, scheduled or not."""
+    """Change all PrimFuncs of a CPU module, scheduled or not."""
     module = module.clone()
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):

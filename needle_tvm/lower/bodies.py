@@ -1,4 +1,4 @@
-"""Takes the kernels of a loop's or choice's body from its scheduled module."""
+"""Collects the kernels in the scheduled module of a loop's or choice's body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from needle_tvm.tir.functions import NODES
 
 @dataclass
 class Body:
-    """The calls of a lowered body's `main`. Keys name the values that the calls read and write."""
+    """The kernel calls of a lowered body's `main`. Keys name the values that they read and
+    write."""
 
     parameters: list[Any]
     region: Region
@@ -33,11 +34,12 @@ class Body:
 
 
 def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) -> Body:
-    """Take the scheduled module of a body apart. `add` enters functions that kernels call into the
-    caller's module. Raises TranslationError if the body is not a plain list of kernels."""
+    """Return the kernel calls in the scheduled module of a body. `add` adds functions that kernels
+    call to the caller's module. Raises TranslationError if the body does anything else than call
+    kernels."""
     main = module["main"]
     body = Body(list(main.params), Region(bounds_of(main)))
-    source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
+    source: dict[Any, Any] = {}  # a variable -> the key of the value of which it is a name or view
     parts: dict[Any, list[Any]] = {}  # the keys of a tuple's parts
     lowered: dict[Any, PrimFunc] = {}
 
@@ -90,8 +92,8 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
 
 
 def with_tasks(function: PrimFunc, module: IRModule, add: Callable[[PrimFunc], Any]) -> PrimFunc:
-    """Return the function with calls into the caller's module in place of calls into `module`.
-    `add` enters the called functions into the caller's module."""
+    """Redirect the function's calls from `module` to the caller's module, to which `add` adds the
+    called functions; return the changed function."""
     named = {variable.name_hint: variable for variable in module.get_global_vars()}
 
     def called(call: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiles a Relax module to the files of an artifact. This module imports TVM's compiler."""
+"""Compiles a Relax module into an artifact's files. This module imports TVM's compiler."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from needle_tvm.tir.extents import bounds_of
 
 Progress = Callable[[str], None]
 MAIN = "main"  # the function that computes the model
-TRANSFORM = f"{MAIN}_transform_params"  # the function that prepares its parameters, once
+TRANSFORM = f"{MAIN}_transform_params"  # the function that prepares the parameters once, at load
 
 
 @in_turn
 def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
     """Run the variant's graph passes on a Relax module from any frontend.
 
-    The function `main` of `module` takes its inputs (the attribute `num_input` gives their number)
-    and then the parameters. For a CPU, the extents of both may be symbolic. Raises TargetError for
-    symbolic extents if `target` is a GPU.
+    The function `main` of `module` takes its inputs and then the parameters; its attribute
+    `num_input` is the number of inputs. For a CPU, the extents of both may be symbolic. Raises
+    TargetError for symbolic extents if `target` is a GPU.
     """
     check_well_formed(module)
     symbols = list(bounds_of(module[MAIN]))
@@ -74,8 +74,8 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
 
 
 def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
-    """Return the SHA-256 of a module, with its constants, and of its signature; None if they hold
-    an object without a text form, such as a function."""
+    """Return the SHA-256 of a module with its constants and of its signature; None if they contain
+    an object that cannot be serialised, such as a function."""
     try:
         text = f"{tvm.ir.save_json(module)}\n{json.dumps(signature, sort_keys=True)}"
     except TypeError:
@@ -84,7 +84,8 @@ def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
 
 
 def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:
-    """Compile a scheduled module into `folder`: its library, and the script of the module.
+    """Compile a scheduled module to a library; write the library and the module's script to
+    `folder`.
 
     Returns the manifest's entries about the library: `kernels` lists the resources of each GPU
     kernel as ptxas reports them, `libraries` names the libraries that the loading machine needs,
@@ -110,7 +111,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         return module
 
     # Link in a temporary folder, then copy the library: if the artifact's disk is full, our copy
-    # fails, with an error that we report, and not the linker.
+    # fails, and not the linker, so we can report the error.
     temporary = Path(tempfile.gettempdir())
     try:
         with scratch_folder("needle-build-") as temporary:
@@ -162,7 +163,7 @@ def _machine(target: Target) -> str:
 def schedule(
     module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
 ) -> IRModule:
-    """Schedule a module's loops as the stage says, without the rules and passes in `disable`."""
+    """Schedule a module's loops for a stage, without the rules and passes in `disable`."""
     return pipeline.run(pipeline.without(target, stage, disable).schedule, module, target)
 
 
@@ -173,8 +174,8 @@ def describe(
     target: Target,
     notes: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest of a compiled module, without the entries known only once its files are
-    written."""
+    """Return the manifest of a compiled module, except the entries that are known only once its
+    files are written."""
     names = {variable.name_hint for variable in module.get_global_vars()}
     transform = TRANSFORM if TRANSFORM in names else None
     by_kernel = BY_KERNEL if BY_KERNEL in names else None

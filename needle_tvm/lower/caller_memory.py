@@ -1,7 +1,7 @@
-"""Adds `main_into`: `main`, but with results written to memory that the caller passes in.
+"""Adds `main_into`: like `main`, but it writes results to memory that the caller passes in.
 
-Before: after memory planning, each result of `main` lies in an allocation of its own, perhaps as a
-view of the allocation in another shape.
+Before: memory planning has given each result of `main` its own allocation; the result may be a view
+of it in another shape.
 
 After: `main_into` takes arrays of the results' types as arguments between inputs and parameters,
 writes the results to them, and returns them. If a result has no allocation of its own, the module
@@ -60,15 +60,15 @@ def add_into(module: IRModule) -> IRModule:
 def memory_of_results(
     main: relax.Function, bound: Mapping[Any, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the results of `main`, and the variable of each result's allocation (None if it has no
-    allocation)."""
+    """Return the results of `main`, and for each result the variable bound to its allocation (None
+    if it has none)."""
     result = _renamed(main.body.body, bound)
     results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     return results, [_allocation(each, bound) for each in results]
 
 
 def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """Return the value behind a variable, past other names and fields of tuples."""
+    """Return the value to which a variable refers through other variables and tuple fields."""
     while isinstance(value, relax.Var) and value in bound:
         behind = bound[value]
         if isinstance(behind, relax.TupleGetItem):
@@ -83,8 +83,8 @@ def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
 
 
 def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """Return the variable whose allocation holds a result, perhaps in another shape; None if no
-    allocation does."""
+    """Return the variable bound to the allocation that holds a result, perhaps in another shape;
+    None if there is none."""
     value = _renamed(value, bound)
     while isinstance(value, relax.Var) and is_op(bound.get(value), VIEW):
         value = _renamed(bound[value].args[0], bound)

@@ -1,4 +1,4 @@
-"""Turns a choice into one function, which holds the kernels of two branches and runs one of them.
+"""Turns a choice into one function, which has the kernels of both branches and runs one branch.
 
 if predicate: the kernels of the true branch, in a parallel region if threads pay
 else: the kernels of the false branch
@@ -26,8 +26,8 @@ def choice_function(
     alone: bool,
 ) -> Plan:
     """Return the function of a choice. It takes a predicate, `inputs` and constants. Each branch
-    comes with the keys of the inputs that it reads and the keys of its results. `add` enters
-    functions that it calls into the module. With `alone`, it runs on one thread."""
+    comes with the keys of its inputs and the keys of its results. `add` adds the functions that it
+    calls to the module. With `alone`, it runs on one thread."""
     constants = [key for body, known, ends in branches for key in body.constants(known, ends)]
     constants = list(dict.fromkeys(constants))
     shapes = [shape for shape, _ in (*inputs, *results, *map(spec_of, constants))]

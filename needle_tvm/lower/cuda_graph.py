@@ -1,20 +1,20 @@
 """Marks models that the runtime may capture as one CUDA graph, and adds the functions for it.
 
-A graph is replayed with the addresses that inputs, outputs, weights and all intermediates had at
-its capture. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
+A replayed graph uses the addresses that inputs, outputs, weights and all intermediates had when it
+was captured. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
 output, and assumes that weights never move. Here the runtime keeps its own buffers for inputs
 (`runtime/needle_runtime/replay.py`), and captures the graph again for other weights.
 
 `cuda_graph` marks the `main` of a scheduled module if
-- all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,
-- none of the PrimFuncs allocates global memory: TVM's host code would take it from a pool of its
-  own, which may free it or lend it to other code;
-- the graph pays, by the estimate of `_pays`.
+- all shapes are constant, and its body only calls PrimFuncs or external functions,
+- none of the PrimFuncs allocates global memory: TVM's host code would take it from its own pool,
+  which may free it or give it to other code,
+- the graph pays off, by the estimate of `_pays`.
 
 `add_graph_functions` runs after `main` is lowered to calls with explicit memory. It adds
-- `main_for_graph`: `main`, but it also returns, after its outputs, all memory that it allocated. A
-  graph may be replayed as long as that memory is kept;
-- `main_results`: returns new, uninitialised tensors like the outputs.
+- `main_for_graph`: like `main`, but it returns its outputs and then all memory that it allocated. A
+  graph may be replayed as long as this memory is kept;
+- `main_results`: returns new, uninitialised tensors with the types of the outputs.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _KERNELS = ("relax.call_tir", "relax.call_dps_packed")
 _VIEW = "relax.reshape"
 _ALLOCATIONS = ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
 
-# Estimates whether a graph pays. The numbers come from arithmetic, not from measurements. For each
-# kernel, the host takes about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's
-# call and for packing arguments. A graph takes about as long as two kernels, however many it holds.
-# Each input and output is copied once more on the device. A copy takes one call of the driver, and
-# its bytes are read and written at 1 TB/s or more on an A100 or newer.
+# Estimates for `_pays`; the numbers are calculated, not measured. For each kernel, the host takes
+# about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's call and for packing
+# arguments. Launching a graph takes about as long as two kernels, however many the graph holds.
+# Each input and output is copied once more on the device. A copy takes one driver call, and an A100
+# or a newer GPU reads and writes its bytes at 1 TB/s or more.
 _KERNEL_US, _GRAPH_US, _COPY_US = 3.0, 6.0, 2.0
 _COPIED_BYTES_PER_US = 0.5e6
 
 
 def cuda_graph(module: IRModule, target: Target) -> IRModule:
-    """Mark the module's `main` if it may be captured and the graph pays."""
+    """Mark the module's `main` if it may be captured and the graph pays off."""
     main = module[MAIN]
     return mark(module) if _has_static_shapes(main) and _pays(main) else module
 
 
 def mark(module: IRModule) -> IRModule:
-    """Mark the module's `main` if it may be captured, whether or not the graph pays."""
+    """Mark the module's `main` if it may be captured, whether or not the graph pays off."""
     main = module[MAIN]
     functions = prim_funcs(module)
     called = {functions[name] for name in calls_of(module, MAIN)}
@@ -68,9 +68,9 @@ def is_marked(module: IRModule) -> bool:
 
 
 def add_graph_functions(module: IRModule) -> IRModule:
-    """Add `main_for_graph` and `main_results` to a marked module; return others unchanged.
+    """Add `main_for_graph` and `main_results` to a marked module; return other modules unchanged.
 
-    Takes a module after `StaticPlanBlockMemory`.
+    This must run after `StaticPlanBlockMemory`.
     """
     if not is_marked(module):
         return module
@@ -82,7 +82,8 @@ def add_graph_functions(module: IRModule) -> IRModule:
 
 
 def _results(main: relax.Function) -> relax.Function:
-    """Return a function without parameters that allocates tensors like the results of `main`."""
+    """Return a function without parameters that allocates tensors of the types of `main`'s
+    results."""
     builder = relax.BlockBuilder()
     with builder.function(RESULTS, [], pure=False):
         found = [
@@ -94,8 +95,8 @@ def _results(main: relax.Function) -> relax.Function:
 
 
 def _keeping_memory(function: relax.Function) -> relax.Function:
-    """Return the lowered function, changed to return all memory that it allocates after its
-    results."""
+    """Return the lowered function, changed to return its results and then all memory that it
+    allocates."""
     body = function.body
     bound = bindings_of(function)
     result = body.body
@@ -134,9 +135,9 @@ def _is_static(ty: Any) -> bool:
 
 
 def _allocates(function: PrimFunc) -> bool:
-    """Return whether a function accesses a buffer of its own in global memory. An unused buffer
-    does not count: a rule that keeps the values in registers leaves such a buffer, and TVM drops
-    it."""
+    """Return whether a function accesses a buffer that it allocates in global memory. An unused
+    buffer does not count: rules that keep the values in registers leave such buffers, and TVM drops
+    them."""
     accessed = [
         *(load.source for load in nodes_in(function.body, NODES.load)),
         *(store.buffer for store in nodes_in(function.body, NODES.store)),
@@ -149,8 +150,8 @@ def _allocates(function: PrimFunc) -> bool:
 
 
 def _pays(main: relax.Function) -> bool:
-    """Return whether one launch of all kernels saves more time than copying inputs and outputs
-    costs."""
+    """Return whether launching all kernels at once saves more time than it takes to copy inputs and
+    outputs."""
     kernels = sum(
         any(is_op(value, name) for name in _KERNELS) for value in bindings_of(main).values()
     )

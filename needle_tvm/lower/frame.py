@@ -1,4 +1,4 @@
-"""Builds a function that holds the kernels of bodies: its parameters, and each value's place."""
+"""Builds one function from the kernels of bodies: its parameters, and the memory of each value."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ ZERO = tirx.const(0, "int64")
 @dataclass(frozen=True)
 class Plan:
     """The function of a loop or a choice. It takes values, the `constants` of its bodies and
-    `numbers`; it returns its results and `workspaces` (dtype and number of elements of each)."""
+    `numbers`, and writes its results and `workspaces` (the dtype and number of elements of
+    each)."""
 
     function: PrimFunc
     constants: list[Any]
-    numbers: list[Any]  # variables, named as the caller's are
+    numbers: list[Any]  # variables with the names of the caller's variables
     workspaces: list[tuple[str, Any]]
 
 
 class Frame:
     """Builds the function of a loop or a choice. `shapes` are the shapes of all its values; `add`
-    enters functions that it calls into the module."""
+    adds the functions that it calls to the module."""
 
     def __init__(
         self, bodies: Sequence[Body], shapes: Iterable[Any], add: Callable[[PrimFunc], Any]
@@ -52,13 +53,13 @@ class Frame:
         self._workspaces: list[tuple[str, Any]] = []
 
     def put(self, expr: Any) -> Any:
-        """Return an extent in the function's own variables."""
+        """Return an extent of the caller in terms of the function's own variables."""
         if isinstance(expr, int):
             return tirx.const(expr, "int64")
         return simplified(nests.substitute(expr, self._own)) if self._own else expr
 
     def size(self, shape: Sequence[Any]) -> Any:
-        """Return the number of elements."""
+        """Return the number of elements of a shape."""
         total = tirx.const(1, "int64")
         for extent in shape:
             total = total * self.put(extent)
@@ -69,7 +70,7 @@ class Frame:
         return regions.new_buffer(name, [self.put(n) for n in shape], dtype)
 
     def flat(self, parameter: Any) -> Any:
-        """Return a view of a parameter's memory with one axis."""
+        """Return a flat view of a parameter's memory."""
         view = regions.new_buffer(
             f"{parameter.name}_flat", [self.size(parameter.shape)], parameter.dtype
         )
@@ -77,15 +78,15 @@ class Frame:
         return view
 
     def workspace(self, name: str, dtype: str, elements: Any) -> Any:
-        """Return memory that the caller provides, for a number of elements in the function's
-        variables."""
+        """Return memory that the caller provides for `elements` elements, an expression of the
+        function's variables."""
         self._workspaces.append((dtype, elements))
         self.memories.append(regions.new_buffer(name, [elements], dtype))
         return self.memories[-1]
 
     def place_others(self) -> None:
-        """Give each value of the bodies that has no place yet a place in a workspace. Values of
-        different bodies may share it."""
+        """Give a place in a workspace to each value of the bodies that has none yet. Values of
+        different bodies may share memory."""
         parts: dict[str, list[Any]] = {}
         for body in self._bodies:
             values = [v for v in body.region.values() if v.key not in self.places]
@@ -104,8 +105,8 @@ class Frame:
     def phases(
         self, body: Body, target: Target, alone: bool, repeated: bool = True
     ) -> tuple[list[list[Any]], bool]:
-        """Return the phases of a body's kernels, and whether several threads run them (with
-        `alone`, one thread does). `repeated` is as in `Region.phases`."""
+        """Return the phases of a body's kernels, and whether several threads run them. With
+        `alone`, one thread does. `repeated` is as in `Region.phases`."""
         region = body.region
         phases, several = region.on_one_thread(), False
         if not alone:
@@ -120,7 +121,7 @@ class Frame:
     def function(
         self, before: Sequence[Any], results: Sequence[Any], statements: Sequence[Any]
     ) -> PrimFunc:
-        """Return the function of these parameters, results and statements."""
+        """Return the function with these parameters, results and statements."""
         parameters = [*before, *self.numbers, *results, *self.memories]
         made = regions.function_of(parameters, [*self._declared, *statements])
         values: dict[Any, Any] = {}

@@ -1,11 +1,11 @@
-"""Puts machine code for GPUs into libraries when they are built.
+"""Puts GPU machine code into libraries when they are built.
 
-TVM 0.27 exports GPU kernels as CUDA source, and calls a compiler when the library is loaded:
+TVM 0.27 exports GPU kernels as CUDA source, and compiles them when the library is loaded, by
 `tvm_callback_cuda_compile`, which is part of TVM's compiler. TVM's runtime also accepts machine
 code in place of the source, and this module inserts it. A library's symbol
 `__tvm_ffi__library_bin` holds the bytes of its modules. The bytes of a CUDA module are its format,
-its kernels' parameters and its code (`CUDAModuleNode::SaveToBytes`). A string is stored as a 64-bit
-little-endian length followed by as many bytes.
+its kernels' parameters and its code (`CUDAModuleNode::SaveToBytes`). A string is stored as its
+64-bit little-endian length, followed by its bytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from needle_tvm.lower.split_module import on_cores
 _SYMBOL = "__tvm_ffi__library_bin"
 _KIND, _SOURCE, _MACHINE_CODE = b"cuda", b"cuda", b"cubin"
 
-# TVM emits CUDA's approximations (--use_fast_math) of these float32 functions: __logf has no
-# correct digit near 1, and __expf loses one digit per ten of the argument.
+# TVM emits CUDA's approximations (as with --use_fast_math) of these float32 functions: __logf has
+# no correct digit near 1, and __expf loses one digit for every 10 by which its argument grows.
 _APPROXIMATE = re.compile(r"\b__((?:exp|exp10|log|log2|log10|pow|sin|cos|tan)f)\(")
 
 
 def module_of_library(library: Any) -> Any:
-    """Return a build's module without its wrapper: asking the wrapper for a function would compile
-    all of the module."""
+    """Return a built module without its wrapper, which would compile the whole module if asked for
+    a function."""
     return library.mod if isinstance(library, tvm.runtime.Executable) else library
 
 
 def device_source(library: Any) -> str:
-    """Return the CUDA source of a built module's kernels; empty if it has no kernels."""
+    """Return the CUDA source of a built module's kernels, or "" if it has no kernels."""
     return "\n".join(_source(module) for module in _cuda_modules(module_of_library(library)))
 
 
@@ -50,8 +50,8 @@ def export_library(
 
     `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
     `objects` are object files to link in. `machine` is the triple of another machine to link for.
-    While linking, temporary files beside `path` have its name with other suffixes, so that searches
-    can build several libraries in a folder at once. Raises ToolchainError if the linker fails,
+    Temporary files are written beside `path` under its name with other suffixes, so that searches
+    can build several libraries in a folder at once. Raises ToolchainError if the linker fails, and
     OSError if a file cannot be written.
     """
     module = module_of_library(library)
@@ -78,8 +78,8 @@ def export_library(
 def _write_imports(
     module: Any, codes: Sequence[tuple[bytes, bytes]], assembly: Path, binary: Path
 ) -> None:
-    """Write the part of a library beside the host's machine code, such as a virtual machine's
-    program. Each pair (source, code) in `codes` puts GPU machine code in place of its source."""
+    """Write the part of a library that is not host machine code, such as a virtual machine's
+    program. For each pair (source, code) in `codes`, GPU machine code replaces its source."""
     image = _packed(module, False, "")
     for raw, code in codes:
         image = with_code(image, raw, code)
@@ -93,7 +93,7 @@ def _write_imports(
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
     """Return a library's bytes with a CUDA module's machine code in place of its source.
 
-    Raises ValueError if the bytes do not hold the module as the module docstring describes it.
+    Raises ValueError if the bytes do not have the format in the module docstring.
     """
     total, body = int.from_bytes(image[:8], "little"), image[8:]
     end_of_source = _string(source)
@@ -104,7 +104,7 @@ def with_code(image: bytes, source: bytes, code: bytes) -> bytes:
     head = _string(_KIND)
     start = body.rfind(head, 0, place)
     while start >= 0:
-        first = start + len(head) + 8  # the first of the module's bytes, after their length
+        first = start + len(head) + 8  # the module's first byte, after the length
         length = int.from_bytes(body[start + len(head) : first], "little")
         if first + length == end and body.startswith(_string(_SOURCE), first):
             break
@@ -122,7 +122,7 @@ def _string(data: bytes) -> bytes:
 
 
 def _packed(module: Any, is_system_library: bool, prefix: str) -> bytes:
-    """Return the bytes to store under the symbol; TVM returns them as a C array."""
+    """Return the bytes of the library's symbol, which TVM writes as a C array."""
     text = str(tvm.runtime._ffi_api.ModulePackImportsToC(module, is_system_library, prefix))
     array = text[text.index("= {") + 3 : text.rindex("};")]
     return bytes(int(each, 16) for each in re.findall(r"0x[0-9a-f]{2}", array))

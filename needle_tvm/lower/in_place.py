@@ -1,24 +1,24 @@
-"""Code that writes new values over the inputs that they replace.
+"""Lets `main` write new values over the inputs that they replace.
 
 The attribute `updates` of `main` holds pairs (result, input), both of the same type. The result is
-the input's value after the call: a cache of keys with one more row, or a weight after a step.
+the input's value after the call, such as a cache of keys with one more row, or a weight after a
+step.
 
 `share_memory` runs on scheduled kernels. Before: no kernel or view reads the input after the kernel
 that computes the result, and that kernel
 
 - does not read the input; or
 - copies it first, in loops with the annotation COPIED, and reads it nowhere else; or
-- reads only the elements that it is about to write, each in the block that writes it, and writes
-  each once.
+- reads each element only in the block that then overwrites it, and writes each element once.
 
-After: `main` begins with a copy of the input, made by a kernel of its own. All kernels read the
-copy, and the result's kernel writes its result to the copy's memory.
+After: `main` begins with a separate kernel that copies the input. All kernels read the copy, and
+the result's kernel writes its result to the copy's memory.
 
-`add_in_place` runs after memory planning. Before: `main` begins with such copies, in allocations of
-results. After: `main_in_place` is `main` without the copies: it uses the inputs' own memory,
-writes the results of these pairs to that memory, and returns the other results in a tuple.
+`add_in_place` runs after memory planning. Before: `main` begins with such copies, in the
+allocations of results. After: `main_in_place` is `main` without the copies. It uses the inputs' own
+memory, writes the results of these pairs to that memory, and returns the other results in a tuple.
 
-If a pair does not meet the preconditions, its result stays a plain result. If no pair meets them,
+If a pair does not meet the preconditions, its result is returned as usual. If no pair meets them,
 the module stays as it is.
 """
 
@@ -37,13 +37,13 @@ from needle_tvm.tir.functions import NODES, inverse_of, linear_in, nodes_in, var
 
 IN_PLACE = f"{MAIN}_in_place"
 UPDATES = "updates"
-COPY = "copies_state"  # an attribute of the kernels that copy inputs
+COPY = "copies_state"  # attribute of the kernels that copy inputs
 
 Pairs = list[tuple[int, int]]
 
 
 def updating(module: IRModule, pairs: Iterable[tuple[int, int]]) -> IRModule:
-    """Return a module whose `main` has the attribute `updates`: these pairs (result, input)."""
+    """Return the module with the pairs (result, input) as the attribute `updates` of `main`."""
     pairs = list(pairs)
     if not pairs:
         return module
@@ -58,7 +58,7 @@ def _wanted(main: relax.Function) -> Pairs:
 
 
 def share_memory(module: IRModule, target: Target) -> IRModule:
-    """Let kernels write results to copies of the inputs that the results replace."""
+    """Let kernels write results over copies of the inputs that the results replace."""
     main = module[MAIN]
     blocks = list(main.body.blocks)
     if not _wanted(main) or not blocks or not isinstance(blocks[0], relax.DataflowBlock):
@@ -85,8 +85,8 @@ def share_memory(module: IRModule, target: Target) -> IRModule:
 
 
 def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) -> list[Any]:
-    """Return the results, with two exchanged where a result that replaces an input is a copy of
-    another result. The two are equal, and a kernel can write the original over the input."""
+    """Return the results. If a result that replaces an input is a copy of another result, swap the
+    two: they are equal, and a kernel can write the original over the input."""
     results = list(results)
     replacing = {result for result, _ in _wanted(main)}
     bound = bindings_of(main)
@@ -102,7 +102,7 @@ def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) 
 
 
 class _Sharing:
-    """The bindings of `main`, and the calls among them that write to the memory of inputs."""
+    """The bindings of `main`, and the calls among them that will write over copies of inputs."""
 
     def __init__(
         self, module: IRModule, builder: Any, bindings: Sequence[Any], later: Collection[Any]
@@ -146,8 +146,8 @@ class _Sharing:
         self._over.setdefault(at, {})[which] = self._copy(parameter, _types(call)[which])
 
     def _made(self, result: Any) -> tuple[int, int, Any] | None:
-        """Return the binding of the kernel call that computes a result (perhaps in another shape),
-        the result's number among the call's results, and the call."""
+        """Find the kernel call that computes a result, perhaps in another shape. Return the number
+        of its binding, the result's number among the call's results, and the call."""
         which, at = 0, self._at.get(result)
         while at is not None:
             value = self._bindings[at].value
@@ -164,7 +164,7 @@ class _Sharing:
         return None
 
     def _root(self, variable: Any) -> Any:
-        """Return the variable behind other names of it and views in another shape."""
+        """Return the variable to which another variable refers, through names and views."""
         while variable in self._at:
             value = self._bindings[self._at[variable]].value
             value = value.args[0] if is_op(value, VIEW) else value
@@ -174,8 +174,8 @@ class _Sharing:
         return variable
 
     def _uses(self, parameter: Any) -> set[int] | None:
-        """Return the bindings that use a parameter or views of it; None if the parameter is
-        itself a result."""
+        """Return the numbers of the bindings that use a parameter or views of it; None if the
+        parameter or a view is itself a result."""
         found: set[int] = set()
         pending = [parameter]
         while pending:
@@ -192,7 +192,7 @@ class _Sharing:
         return found
 
     def _copy(self, parameter: Any, like: Any) -> Any:
-        """Return a copy of a parameter, in the shape of the type `like`."""
+        """Emit a copy of a parameter, in the shape of the type `like`; return its variable."""
         variable = copy_function(self._builder, parameter, COPY)
         copy = self._bound(
             f"{parameter.name}_now", relax.call_tir(variable, [parameter], out_ty=parameter.ty)
@@ -209,7 +209,7 @@ class _Sharing:
         return variable
 
     def changed(self) -> list[Any]:
-        """Return the bindings, with the copies in place of the inputs."""
+        """Return the bindings, changed to use the copies instead of the inputs."""
         bindings = []
         for i, binding in enumerate(self._bindings):
             value = self._in_place(i, binding.value) if i in self._over else binding.value
@@ -223,7 +223,7 @@ class _Sharing:
         return bindings
 
     def _in_place(self, at: int, call: Any) -> Any:
-        """Return the call at a binding, with results in copies of inputs."""
+        """Return the call at a binding, changed to write its results over copies of inputs."""
         function, over = self._calls[at], self._over[at]
         tensors, buffers, types = _tensors(call), _buffers(function), _types(call)
         outputs = dict(enumerate(buffers[len(tensors) :]))
@@ -264,8 +264,8 @@ def _buffers(function: PrimFunc) -> list[Any]:
 
 
 def _without_copies(function: PrimFunc, taken: Any) -> PrimFunc | None:
-    """Return a kernel without the loops that copy the parameter `taken`; None if other code reads
-    the parameter."""
+    """Return a kernel without its loops that copy the parameter `taken`; None if other code of the
+    kernel reads the parameter."""
 
     def dropped(loop: Any) -> Any:
         return tirx.Evaluate(0) if COPIED in loop.annotations else loop
@@ -277,8 +277,8 @@ def _without_copies(function: PrimFunc, taken: Any) -> PrimFunc | None:
 
 
 def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None:
-    """Return a kernel that reads `output` in place of the parameter `taken`; None if it may read an
-    element that it has already written."""
+    """Return a kernel changed to read `output` instead of the parameter `taken`; None if it might
+    then read an element that it has already written."""
     body = nests.map_nodes(function.body, NODES.loop, _without_overlap)
     realizes: list[tuple[Any, dict[Any, int]]] = []
     if not _blocks_of(body, {}, realizes):
@@ -301,9 +301,8 @@ def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None
 
 
 def _without_overlap(loop: Any) -> Any:
-    """Replace a loop over vectors whose last vector overlaps the one before it, so that it ends
-    with the axis: return a loop over whole vectors and a loop over the rest. Return any other loop
-    as it is."""
+    """Rewrite a loop over vectors whose last vector is moved back to end with the axis: return a
+    loop over whole vectors and a loop over the rest. Return any other loop unchanged."""
     variable = loop.loop_var
     minima = [each for each in nodes_in(loop.body, tirx.Min) if variable in variables_of(each)]
     if not minima or not all(nests.same(each, minima[0]) for each in minima):
@@ -341,7 +340,7 @@ def _without_overlap(loop: Any) -> Any:
 
 def _blocks_of(statement: Any, loops: dict[Any, int], blocks: list[tuple[Any, Any]]) -> bool:
     """Collect the innermost blocks under a statement, each with the extents of the loops around it.
-    Return False if a statement is of another kind."""
+    Return False if there is a statement of an unknown kind."""
     if isinstance(statement, NODES.realize):
         block = statement.block
         if not nodes_in(block.body, NODES.realize):
@@ -359,7 +358,8 @@ def _blocks_of(statement: Any, loops: dict[Any, int], blocks: list[tuple[Any, An
 
 
 def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
-    """Add `main_in_place` after `StaticPlanBlockMemory`; also return the pairs that it serves."""
+    """Add `main_in_place` to a module after `StaticPlanBlockMemory`; also return the pairs that it
+    writes in place."""
     wanted = _wanted(module[MAIN])
     if not wanted:
         return module, []
@@ -372,7 +372,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
     }
     builder = relax.BlockBuilder(module)
     served: Pairs = []
-    replacements: dict[Any, Any] = {}  # the inputs, in the shapes of the memory that they replace
+    replacements: dict[Any, Any] = {}  # an allocation -> the input that replaces it, in its shape
     for result, number in wanted:
         written, parameter = memory[result], main.params[number]
         if written not in copied or memory.count(written) > 1:
@@ -412,7 +412,7 @@ def _copies(module: IRModule, value: Any) -> bool:
 
 
 def _views(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """Return the variable behind other names of it and views in another shape."""
+    """Return the variable to which a value refers, through names and views."""
     while isinstance(value, relax.Var) and value in bound:
         behind = bound[value]
         behind = behind.args[0] if is_op(behind, VIEW) else behind

@@ -1,4 +1,4 @@
-"""Built code: object files, sources, and sessions on other machines."""
+"""Builds modules into executables and object files, and returns generated sources."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
 
-# LLVM keeps a loop's accumulators in registers only if the loop has few memory accesses, by default
-# 250; four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier pass
-# removes most of the accesses, but it gives up after a number of them per function. A tile whose
-# sums stay in memory takes more than twice as long.
+# LLVM keeps a loop's accumulators in registers only if the loop has few memory accesses: by default
+# up to 250, but four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier
+# LLVM pass removes most of the accesses, but it has a limit per function. A tile whose sums stay in
+# memory takes more than twice as long.
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion=4000",)
 
 
@@ -50,9 +50,9 @@ _optimizes = ContextVar("_optimizes", default=True)
 
 @contextmanager
 def unoptimized() -> Iterator[None]:
-    """Let LLVM generate code without optimising it, which takes half the time of a compile.
+    """Let LLVM generate code without optimising it, which halves the time to compile.
 
-    For programs that run only once, to check our own passes.
+    This is for programs that run only once, to check our own passes.
     """
     token = _optimizes.set(False)
     try:
@@ -62,28 +62,28 @@ def unoptimized() -> Iterator[None]:
 
 
 def for_llvm(target: Target) -> Target:
-    """Give LLVM the options that our loops need, if it generates the target's code. Return the
-    target with its optimisation level."""
+    """Set LLVM's options for our loops, and return the target with an optimisation level. Return a
+    GPU target unchanged."""
     if not target_info(target).is_cpu:
         return target
     _set_llvm_options()
-    # TVM's own default is 3. Kernels run as fast at level 2, which takes LLVM a tenth less time; at
-    # level 1 some networks take a quarter longer (docs/performance.md).
+    # TVM's own default is 3. At level 2, kernels run as fast, and LLVM takes a tenth less time; at
+    # level 1, some networks run a quarter longer (docs/performance.md).
     return _at_level(target, 2) if _optimizes.get() else _at_level(target, 0)
 
 
 def _at_level(target: Target, level: int) -> Target:
-    """Return the target with a level of LLVM's optimisation."""
+    """Return the target with an LLVM optimisation level."""
     return make_target({**target_fields(target), "opt-level": level})
 
 
 @functools.cache
 def _set_llvm_options() -> None:
-    """Set LLVM's options, which hold for the whole process.
+    """Set LLVM's options for the whole process.
 
-    TVM sets a target's `cl-opt` for the time of one build and then resets it, also for any other
-    thread that is generating code. But it passes Hexagon's `llvm-options` to LLVM permanently. TVM
-    then rejects the Hexagon function before it writes a file: an entry function must have a name.
+    TVM sets a target's `cl-opt` during a build and then resets it, even if another thread is still
+    generating code. But it passes Hexagon's `llvm-options` to LLVM permanently. The Hexagon build
+    here then fails before it writes a file, because its entry function has no name.
     """
     fields = {"kind": "hexagon", "mtriple": "hexagon", "llvm-options": list(_LLVM_OPTIONS)}
     unnamed = PrimFunc([], tirx.Evaluate(0)).with_attr("tirx.is_entry_func", True)
@@ -94,7 +94,7 @@ def _set_llvm_options() -> None:
 
 
 def pass_options(module: IRModule) -> dict[str, Any]:
-    """Return the options of TVM's passes for compiling these functions.
+    """Return the options of TVM's passes for compiling a module's functions.
 
     TVM 0.27 shares storage between buffers. It may place a tensor core's float32 results in the
     buffer of the float16 operands, and then rejects the type of the pointer to the results.
@@ -106,7 +106,7 @@ def pass_options(module: IRModule) -> dict[str, Any]:
 
 
 def _asserts(module: IRModule) -> bool:
-    """Return whether a function has an assertion of its own."""
+    """Return whether a function of the module asserts anything itself."""
     functions = (f for f in module.functions.values() if isinstance(f, PrimFunc))
     return any(nodes_in(function, tirx.AssertStmt) for function in functions)
 
@@ -114,12 +114,12 @@ def _asserts(module: IRModule) -> bool:
 def build_executable(
     module: IRModule, target: Target, planned: Callable[[IRModule], IRModule] | None = None
 ) -> Any:
-    """Build a virtual machine's executable of a module whose operators are all calls of PrimFuncs.
+    """Build a virtual machine's executable from a module that only calls PrimFuncs and makes views.
 
-    Only views (`reshape`) remain as operators: TVM's own pipeline begins with its legalisation and
-    fusion, which would turn them into kernels again. `planned` receives the module after memory
-    planning, when every allocation is a call, and returns the module to continue with. Threads take
-    turns, except while LLVM generates code.
+    TVM's own pipeline is not used: it begins with legalisation and fusion, which would turn views
+    (`reshape`) into kernels. `planned` receives the module after memory planning, when every
+    allocation is a call, and returns the module to continue with. Threads take turns, except while
+    LLVM generates code.
     """
     if target_info(target).is_cpu:
         linked, libraries = _built(module, target, planned, lambda library: library)
@@ -136,9 +136,10 @@ def build_objects(
     emit: Callable[[Any], T],
     once: str,
 ) -> tuple[Any, list[T]]:
-    """Build like `build_executable` for a CPU, but leave the code out of the executable: `emit`
-    writes the machine code of each module that LLVM has built, on several cores at once. Link all
-    of it into one library. LLVM does not optimise small kernels that only the function `once`
+    """Build like `build_executable` for a CPU, but leave machine code out of the executable.
+
+    `emit` converts each module that LLVM has built, on several cores at once; the caller must link
+    all results into one library. LLVM does not optimise small kernels that only the function `once`
     calls."""
     linked, objects = _built(module, target, planned, emit, once)
     return linked(), objects
@@ -151,8 +152,8 @@ def _built(
     emit: Callable[[Any], T],
     once: str | None = None,
 ) -> tuple[Callable[..., Any], list[T]]:
-    """Return a function that links LLVM's modules with the program, and `emit`'s result for each
-    module."""
+    """Return a function that links LLVM's modules with the program, and a list with `emit`'s result
+    for each of these modules."""
     with compiling:
         target, context = for_llvm(target), _context(module)
         run_once = called_by_one(module, once) if once else set()
@@ -170,7 +171,7 @@ def _built(
             return _host_code(part.module, chosen), chosen
 
     def generated(part: tuple[IRModule, Target]) -> T:
-        with loading, target, context:  # a forked process would find LLVM's locks held
+        with loading, target, context:  # a process forked now would find LLVM's locks held
             return emit(tvm.get_global_func("target.build.llvm")(*part))
 
     def linked(library: Any = None, *others: Any) -> Any:
@@ -185,17 +186,17 @@ def _built(
 def _context(module: IRModule) -> Any:
     """Return the options of TVM's passes for a module.
 
-    TVM makes each function check its arguments again (types, sizes, strides, devices) at each call.
-    The virtual machine has already checked the inputs, and allocates every other buffer with the
-    same sizes. In a small function the checks are most of the code, and LLVM needs minutes for the
-    checks of hundreds of arguments.
+    TVM makes each function check its arguments (types, sizes, strides, devices) in every call. This
+    is turned off: the virtual machine has already checked the inputs, and allocates all other
+    buffers with the right sizes. In a small function, checks are most of the code, and LLVM needs
+    minutes to compile the checks of hundreds of arguments.
     """
     options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
     return tvm.transform.PassContext(config=options)
 
 
 def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> list[Any]:
-    """Return the passes of `build_executable` on the graph."""
+    """Return the passes that `build_executable` runs on the graph."""
     from tvm.relax.backend import cpu_generic, cuda
 
     backend = cuda if target_info(target).is_gpu else cpu_generic
@@ -219,7 +220,7 @@ def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> li
 
 
 def _host_code(loops: IRModule, target: Target) -> IRModule:
-    """Return the module from which LLVM generates code, lowered as `tirx.build` would lower it."""
+    """Lower a module of loops to one that LLVM can compile, as `tirx.build` would do."""
     pipeline, finalize, _ = tirx.get_tir_pipeline("default")
     module = tirx.transform.BindTarget(target.with_host(target))(loops)
     module = finalize()(pipeline(module))
@@ -228,9 +229,8 @@ def _host_code(loops: IRModule, target: Target) -> IRModule:
 
 
 def _without_bounds(module: IRModule) -> IRModule:
-    """Drop the upper bounds of symbolic sizes. With them, memory planning would give each buffer
-    its largest possible size in every call; without them, a buffer has the size that the call
-    needs."""
+    """Drop the upper bounds of symbolic sizes. With these bounds, memory planning would give each
+    buffer its largest possible size; without them, a buffer has the size that a call needs."""
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and UPPER in (function.attrs or {}):
             module.update_func(name, function.without_attr(UPPER))
@@ -238,10 +238,10 @@ def _without_bounds(module: IRModule) -> IRModule:
 
 
 def _shape_functions_restricted(module: IRModule) -> IRModule:
-    """Mark functions that compute symbolic extents: their only parameter has no alias.
+    """Mark the functions that compute symbolic extents as free of aliases.
 
-    If one function of a library may have aliases, TVM 0.27 generates code for all of them as if
-    they had aliases too, and writes their accumulators to memory in each step.
+    They have only one parameter. If one function of a library may have aliases, TVM 0.27 generates
+    code for all of them as if they had aliases too, and stores their accumulators in each step.
     """
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and "tirx.noalias" not in (function.attrs or {}):
@@ -251,8 +251,8 @@ def _shape_functions_restricted(module: IRModule) -> IRModule:
 
 
 def _without_scopes(module: IRModule) -> IRModule:
-    """Drop the marks that TVM's own scatters and sorts put around their statements, because TVM's
-    code generator warns that it does not know them."""
+    """Drop the `pragma_scope` marks around the statements of TVM's own scatters and sorts: TVM's
+    code generator does not know them and would print warnings."""
 
     def inner(mark: Any) -> Any:
         return mark.body if mark.attr_key == "pragma_scope" else mark
@@ -267,10 +267,10 @@ def _without_scopes(module: IRModule) -> IRModule:
 
 @functools.cache
 def compiled_function(source: Path) -> bytes:
-    """Compile C++ that exports functions by tvm-ffi's headers; return the object file's bytes.
+    """Compile C++ that exports functions through tvm-ffi's headers; return the object file's bytes.
 
-    The object refers to tvm-ffi's library, which every process that loads the object has already
-    loaded. Raises ToolchainError if there is no compiler or it fails.
+    The object needs tvm-ffi's library, which a process has always loaded before the object. Raises
+    ToolchainError if there is no compiler or it fails.
     """
     compiler = cxx_compiler()
     if compiler is None:
@@ -294,6 +294,6 @@ def generated_source(library: Any, form: str) -> str:
 
 
 def prefix_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
-    """Return a tensor over the start of another tensor's memory; compiled functions accept no
-    other part."""
+    """Return a tensor over the start of another tensor's memory. Compiled functions do not accept
+    tensors that start elsewhere in it."""
     return tensor._create_view(tuple(shape), dtype)

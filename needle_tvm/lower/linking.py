@@ -1,6 +1,6 @@
 """Turns built modules into object files and shared libraries.
 
-LLVM ends the process if it cannot write a file. So LLVM writes to memory, and this module writes
+LLVM aborts the process if it cannot write a file. So LLVM writes to memory, and this module writes
 the files and raises an exception if the disk is full.
 """
 
@@ -22,7 +22,7 @@ _SLACK = 64 << 10  # bytes of an object file besides its code
 
 
 def cxx_compiler() -> str | None:
-    """Return the command of this machine's C++ compiler, which links libraries; None if there is
+    """Return the command of this machine's C++ compiler, which also links; None if there is
     none."""
     from tvm.support import cc
 
@@ -31,11 +31,11 @@ def cxx_compiler() -> str | None:
 
 
 def _linker(machine: str) -> str:
-    """Return the command of a C++ compiler that links for `machine`, a triple; "" is this machine.
+    """Return the command of a C++ compiler that links for `machine`, a triple ("": this machine).
 
-    For another architecture it is CXX if that compiles for it, and otherwise
-    aarch64-linux-gnu-g++ or x86_64-linux-gnu-g++, the name that distributions use. Raises
-    ToolchainError if there is none.
+    For another architecture, this is CXX if it compiles for that architecture. Otherwise it is the
+    name that distributions use, such as aarch64-linux-gnu-g++. Raises ToolchainError if there is
+    none.
     """
     architecture = machine.partition("-")[0]
     if architecture in ("", platform.machine()):
@@ -60,7 +60,7 @@ def _linker(machine: str) -> str:
 
 
 def _target_of(compiler: str) -> str:
-    """Return the triple that a compiler's command generates code for; "" if it does not say."""
+    """Return the triple for which a compiler's command generates code; "" if that is unknown."""
     try:
         command = [*shlex.split(compiler), "-dumpmachine"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
@@ -72,8 +72,8 @@ def _target_of(compiler: str) -> str:
 def object_code(module: Any, scratch: Path) -> bytes:
     """Return the object file of a module that LLVM has built.
 
-    `scratch` is a file to use without /proc, where files in memory have no names. Raises
-    ToolchainError, naming the file, if there is no room.
+    LLVM writes to a file in memory, by its path in /proc. Without /proc, it writes to `scratch`.
+    Raises ToolchainError if there is no room.
     """
     descriptor = os.memfd_create("needle-object")
     try:
@@ -88,7 +88,8 @@ def object_code(module: Any, scratch: Path) -> bytes:
 
 
 def _most_bytes(module: Any) -> int:
-    """Return an upper bound of the size of a module's object file: the length of its assembly."""
+    """Return an upper bound on the size of a module's object file, from the length of its
+    assembly."""
     return len(str(module.inspect_source("asm"))) + _SLACK
 
 
@@ -105,7 +106,7 @@ def _check_limit(module: Any) -> None:
 
 
 def _by_file(module: Any, path: Path) -> bytes:
-    """Return the object file, written to a file for which space is reserved first."""
+    """Let LLVM write the object file to `path`, after reserving disk space; return its bytes."""
     _check_limit(module)
     try:
         with path.open("wb") as file:
@@ -119,16 +120,17 @@ def _by_file(module: Any, path: Path) -> bytes:
 
 
 def compiled_parts(module: Any) -> list[Any]:
-    """Return the modules whose machine code the library of a built module holds. If a program has
-    no code of its own, because cuBLAS computes all of it, TVM makes a module of empty C source."""
+    """Return the parts of a built module that have machine code. If a program has no code of its
+    own, because cuBLAS computes everything, TVM adds a part of empty C source, which is left
+    out."""
     return [part for part in module._collect_dso_modules() if part.kind == "llvm"]
 
 
 def link(
     objects: Sequence[Path], output: Path, options: Sequence[str] = (), *, machine: str = ""
 ) -> None:
-    """Link object files (or assembly) into the shared library `output`, for this machine or for
-    another `machine`, a triple.
+    """Link object files (or assembly) into the shared library `output`, for this machine or for the
+    triple `machine`.
 
     Raises ToolchainError, which names the tool, its command and its output.
     """

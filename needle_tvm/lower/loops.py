@@ -1,13 +1,13 @@
 """Turns a scan into one function, which runs the kernels of the scan's body, step after step.
 
 The body of a `needle.scan` is lowered and scheduled like a separate model, so that its products
-read packed weights and its elementwise work is fused. Values that its passes compute from constants
-alone (packed weights) are computed before the loop. The kernels become one function:
+read packed weights and its elementwise work is fused. Values that depend only on constants, such as
+packed weights, are computed before the loop. The kernels become one function:
 
-    copy the first states
-    for t in range(length):  # in one parallel region, with barriers between phases, if threads pay
-        the kernels of a step: states use two slots each, in turns; slices and outputs at t
-    copy the last states
+    copy the initial states
+    for t in range(length):  # one parallel region with barriers between phases, if threads pay off
+        the kernels of a step; each state alternates between two slots; slices and outputs at t
+    copy the final states
 
 A loop on one thread has no region and no barriers. A loop inside a loop's body runs on one thread.
 """
@@ -28,10 +28,10 @@ TWO = tirx.const(2, "int64")
 
 @dataclass(frozen=True)
 class Layout:
-    """The values that a loop's function takes and returns, by their keys in its body: the states
-    before and after a step (`states`), the numbers of the states whose last values are returned
-    (`last`), the slices of sequences, and the values to stack. `specs` has the shape and dtype of
-    each of them, in TVM's expressions."""
+    """The values that a loop's function takes and returns, by their keys in the body. `states` has
+    a pair for each state: before and after a step. `last` has the numbers of the states whose final
+    values are returned. `slices` are slices of sequences; `stacked` are the values to stack.
+    `specs` has the shape and dtype of each value, in TVM expressions."""
 
     states: Sequence[tuple[Any, Any]]
     last: Sequence[int]
@@ -43,7 +43,8 @@ class Layout:
 
 
 class Slots:
-    """The memory of states: two slots each, which steps read and write by turns."""
+    """The memory of states. Each has two slots: a step reads one and writes the other, and the next
+    step swaps them."""
 
     def __init__(self, frame: Frame, specs: Sequence[Shaped], t: Any) -> None:
         self._t = t
@@ -65,14 +66,15 @@ class Slots:
         return self.memories[number], (1 - parity) * self.sizes[number]
 
     def filled(self, sources: Sequence[Any]) -> list[Any]:
-        """Return copies of the first states to the places where the first step reads them."""
+        """Return loops that copy the initial states to the slots that the first step reads."""
         return [
             copied((source, ZERO), (memory, ZERO), size)
             for source, memory, size in zip(sources, self.memories, self.sizes, strict=True)
         ]
 
     def emptied(self, to: Mapping[int, Any], steps: Any) -> list[Any]:
-        """Return copies of states, by number, as they are after `steps` steps."""
+        """Return loops that copy the states after `steps` steps to the buffers in `to`, which has
+        them by state number."""
         return [
             copied(self.at(n, steps), (buffer, ZERO), self.sizes[n]) for n, buffer in to.items()
         ]
@@ -81,8 +83,8 @@ class Slots:
 def place_next(
     frame: Frame, slots: Slots, befores: Sequence[Any], afters: Sequence[Any], made: set[Any]
 ) -> tuple[dict[Any, int], list[Any]]:
-    """Give places to the next states that kernels write (`made`). Return these states with their
-    numbers, and the numbers of the other states, which must be copied at the end of each step."""
+    """Give slots to the next states among `made`, which kernels write. Return the numbers of these
+    states by key, and the numbers of the other states, which each step must copy at its end."""
     direct: dict[Any, int] = {}
     others = []
     for number, after in enumerate(afters):
@@ -97,7 +99,7 @@ def place_next(
 def scan_function(
     body: Body, layout: Layout, target: Target, add: Callable[[PrimFunc], Any], alone: bool
 ) -> Plan:
-    """Return the function of a loop. `add` enters functions that it calls into the module. With
+    """Return the function of a loop. `add` adds the functions that it calls to the module. With
     `alone`, it runs on one thread."""
     befores = [before for before, _ in layout.states]
     afters = [after for _, after in layout.states]
@@ -133,7 +135,7 @@ def scan_function(
         places.setdefault(key, (buffer, slice_of(key)))
     frame.place_others()
 
-    # Copies at the beginning of a step (of values before it), at its end, and after the loop.
+    # Copies at the start of a step (of values from before it), at its end, and after the loop.
     early: list[Any] = []
     late = [copied(places[afters[n]], slots.after(n), slots.sizes[n]) for n in moved]
     behind: list[Any] = []

@@ -10,14 +10,15 @@ After: one `call_tir` for the run. Its function has all nests in order, on threa
 and synchronise only if a nest needs a result written since the last barrier (`region.py`).
 `main_by_kernel` keeps the former `main`, for inspection.
 
-Waking the thread pool and waiting for it costs about a microsecond per kernel, and a call of the
-virtual machine 0.2, which is as long as a small kernel runs. A barrier costs a fraction of that.
-Large kernels gain nothing and would be compiled twice, so they end a run. Elementwise kernels join
-a run at any size, since loops over the same elements are joined: an optimizer then reads and writes
-a parameter and its averages once.
+For each kernel, waking the thread pool and waiting for it costs about a microsecond, and a call by
+the virtual machine 0.2, about the time that a small kernel runs. A barrier costs a fraction of
+that. Large kernels gain nothing and would be compiled twice, so they end a run. Elementwise kernels
+join a run at any size, since loops over the same elements are fused: an optimizer then reads and
+writes a parameter and its averages once.
 
-Rules parallelise a kernel whenever that may pay, since it costs little within a region. A run, or a
-kernel that is in no run, stays on one thread if one thread would finish it sooner.
+Schedule rules parallelise a kernel whenever that may pay off, since it costs little within a
+region. A run, or a kernel outside all runs, stays on one thread if one thread would finish it
+sooner.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
 class _Run:
     """Bindings that may become one call: kernels, and other names and views of their results.
 
-    The key of a result is its variable; if the result lies in the memory of an argument, it is the
-    variable of that argument.
+    The key of a result is its variable, or an argument's variable if the result is written to that
+    argument's memory.
     """
 
     bindings: list[Any]
@@ -112,7 +113,7 @@ class _Merger:
                 base = self._viewed.get(_viewed(value), _viewed(value))
                 if base in self._written:
                     self._viewed[binding.var] = base
-                done.append(binding)  # a view of something before the run: it can precede the run
+                done.append(binding)  # a view of a value from before the run can precede the run
                 continue
             else:
                 done += [*self._merge(run), binding]
@@ -122,8 +123,8 @@ class _Merger:
         return done + self._merge(run)
 
     def sharing_tasks(self, module: IRModule) -> IRModule:
-        """Return the module in which kernels that `main` no longer calls itself call the functions
-        that its regions call, so that no nest is compiled twice."""
+        """Change the kernels that only `main_by_kernel` still calls: let them call the same task
+        functions as the regions of `main`, so that no nest is compiled twice."""
         builder = relax.BlockBuilder(module)
         called = {call.args[0] for call in calls_in(module["main"])}
         for variable, lowered in self._lowered.items():
@@ -150,9 +151,9 @@ class _Merger:
         function = self._module[variable]
         over = _written(value)
         if COPY in (function.attrs or {}):
-            return None  # `main_in_place` leaves it out
+            return None  # `main_in_place` leaves this copy out
         if over is not None and _viewed(self._bound.get(over)) is not None:
-            return None  # its memory is seen in two shapes
+            return None  # its memory is used in two shapes
         if variable not in self._lowered:
             shape = static_shape(value)
             elements = 0 if shape is None else math.prod(shape)  # the work of an elementwise kernel
@@ -167,8 +168,8 @@ class _Merger:
         """Return the bindings that replace a run's bindings."""
         if not run.kernels:
             return run.bindings
-        # A variable that only names another one is not an expression of its own: other runs may
-        # have the same value.
+        # Leave out values that are only names of other variables: they may also occur in other
+        # runs.
         values = (binding.value for binding in run.bindings)
         inside = {value for value in values if not isinstance(value, relax.Var)}
         wanted = [
@@ -181,7 +182,7 @@ class _Merger:
         region, written = Region(self._bounds), {key for _, key, _ in run.kernels} & self._written
         for _, key, kernel in run.kernels:
             operands = [run.source.get(each, each) for each in kernel.arguments]
-            # All views of memory that the region writes are one value.
+            # All views of memory to which the region writes count as one value.
             bases = [self._viewed.get(each, each) for each in operands]
             operands = [
                 base if base in written else each
@@ -213,7 +214,8 @@ class _Merger:
         return bindings + _views_for(wanted, run)
 
     def _call(self, function: Any, plan: Plan, over: int, types: Sequence[Any]) -> Any:
-        """Return the call of a region whose first results lie in the memory of its last tensors."""
+        """Return the call of a region that writes its first `over` results to the memory of its
+        last tensors."""
         arguments = relax.Tuple([*plan.inputs, *plan.symbols])
         if not over:
             out = list(types) if len(types) > 1 else types[0]
@@ -226,8 +228,8 @@ class _Merger:
 
 
 def _written(value: Any) -> Any:
-    """Return the argument whose memory holds the only result of a kernel's call; None if the result
-    has memory of its own."""
+    """Return the argument to whose memory a kernel call writes its only result; None if the result
+    has its own memory."""
     if not isinstance(value, relax.Call) or value.op != KERNEL_CALLS[1]:
         return None
     places = list(map(int, value.attrs.inplace_indices))

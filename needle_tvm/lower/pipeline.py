@@ -6,8 +6,8 @@
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
 | tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
 
-A GPU cannot run unscheduled code. There, `noopt` computes each result with one thread, the simplest
-possible schedule, and `fused` uses the default schedules of TVM's dlight.
+A GPU cannot run unscheduled code. There, `noopt` computes each result in its own thread, the
+simplest possible schedule, and `fused` uses the default schedules of TVM's dlight.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Pass = Callable[[IRModule, Target], IRModule]
 
 
 def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
-    """Return one of TVM's passes that does not look at the target, under its own name."""
+    """Wrap one of TVM's passes that ignore the target as a Pass with the same name."""
 
     def apply(module: IRModule, target: Target) -> IRModule:
         return tvm_pass()(module)
@@ -82,17 +82,18 @@ def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
 
 
 def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
-    """Move all work on parameters alone into `main_transform_params`, which runs once at load."""
+    """Move all work that depends only on parameters into `main_transform_params`, which runs once
+    at load."""
     return transform.LiftTransformParams()(module)
 
 
 def _legalize_ops(module: IRModule, target: Target) -> IRModule:
-    """Lower TVM's operators to loops by TVM's own rules, except for operators with our rules."""
+    """Lower TVM's operators to loops: by our rules if there are any, else by TVM's."""
     return transform.LegalizeOps(legalize.RULES)(module)
 
 
-# No layer fuses more operators than this into one kernel. TVM's default is 256, and the time to
-# schedule a kernel grows with the square of their number.
+# No layer fuses more operators than this into one kernel. TVM's default is 256, but the time to
+# schedule a kernel grows with the square of this number.
 _MOST_FUSED = 64
 
 
@@ -103,11 +104,11 @@ def _fuse_ops(module: IRModule, target: Target) -> IRModule:
 
 _fuse_ops.__name__ = "FuseOps"
 
-# A variable that only renames another one stops fusion, and lets a reshaped input be returned as a
-# view of that input.
+# Remove variables that only rename others. They would stop fusion, and a reshaped input might be
+# returned as a view of that input.
 _CLEAN = _plain(transform.CanonicalizeBindings)
 
-# The next pass would count the dead bindings that a pass leaves behind as readers.
+# A pass may leave dead bindings, which the next pass would count as readers.
 _DROP_DEAD = _plain(transform.DeadCodeElimination)
 
 _PATTERNS = (_CLEAN, _legalize_ops, _plain(transform.AnnotateTIROpPattern), fuse_planes)
@@ -127,7 +128,7 @@ _FUSE = {CPU: (*_PATTERNS, recompute, fuse_into_sums, *_JOIN), GPU: (*_PATTERNS,
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The passes of one stage: how ops are translated, and the passes over the graph and its loops.
+    """One stage: how ops are translated, and the passes over the graph and over its loops.
 
     Tuning extracts its tasks after `graph` and before `schedule`, so the two are separate.
     """
@@ -137,7 +138,7 @@ class Pipeline:
     schedule: tuple[Pass, ...] = ()
 
 
-# The first passes of every tuned stage, its passes about scales, and its last passes.
+# Passes of every tuned stage: the first ones, those that fold scales, and the last ones.
 _SHARE = (
     _CLEAN,
     own_outputs,
@@ -275,7 +276,7 @@ def by_library(
 ) -> Pipeline:
     """Add cuBLAS to a GPU's tuned pipeline for the matmuls that `chosen` selects (None: for none).
 
-    The choice happens once the graph has its final form, before our own rules take matmuls.
+    The choice is made after the passes that change matmuls and before our own rules rewrite them.
     Operands are rounded to `precision`.
     """
     if chosen is None:
@@ -286,11 +287,11 @@ def by_library(
 
 
 def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
-    """Round the operands of a pipeline's matmuls to a `precision` (`target.precision`).
+    """Return the pipeline with matmul operands rounded to a `precision` (`target.precision`).
 
     On a CPU, attention is then not fused into one kernel, since its matmuls could not be narrowed.
-    On a GPU it is fused, in float32: keeping the scores on the chip is worth more than fast
-    matmuls.
+    On a GPU it is fused, in float32, because keeping the scores on the chip saves more time than
+    narrow matmuls do.
     """
     if precision == FLOAT32:
         return pipeline
@@ -309,12 +310,12 @@ def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
-    """Return the stage's pipeline without some of `switches`, to measure the gain of each.
+    """Return the stage's pipeline without some of its `switches`, to measure the gain from each.
 
-    A pass is removed wherever it occurs. A function that a removed rule would have scheduled goes
-    to the next rule that fits, or to the default; without `schedule`, loops stay as written. Some
-    passes are indispensable: without them the module fails to compile or computes wrong results.
-    Only the existence of `names` is checked. Raises StageError for an unknown name.
+    A pass is removed wherever it occurs. If a rule is removed, the next rule that fits, or the
+    default, schedules its functions; without `schedule`, loops stay as written. Some passes are
+    indispensable: without them the module fails to compile or computes wrong results. This is not
+    checked, but an unknown name raises StageError.
     """
     pipeline = of(target, stage)
     if not names:
@@ -334,7 +335,7 @@ def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
     )
 
 
-# Passes that schedule by rules, with the names of the rules.
+# The passes that schedule by rules, and functions that return the names of their rules.
 _RULES: dict[Any, Callable[[], tuple[str, ...]]] = {
     cpu.schedule: cpu.names,
     gpu.schedule: gpu.names,

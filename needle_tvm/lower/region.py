@@ -1,18 +1,19 @@
-"""Makes several kernels the steps of one function: phases between barriers, and a workspace.
+"""Turns several kernels into steps of one function: phases between barriers, and a workspace.
 
 A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
 step accesses a value that another step wrote in the current phase, or writes a value that another
 step accessed in that phase. Two steps on one thread need no barrier between them. Two parallel
-loops are joined into one if each iteration accesses the same part of the values that they share
+loops are fused if each iteration accesses the same part of the values that they share
 (`regions.joined`): memory that does not fit into a cache is then read once for both.
 
-A buffer that nothing outside reads becomes a slot of a workspace; there is one workspace per dtype.
+A buffer that only the region uses becomes a slot of a workspace; there is one workspace per dtype.
 Slots are placed largest first, each at the lowest offset that is free during its lifetime
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
 size). Lifetimes are counted in phases: within one phase, a thread may be ahead of another.
 
-Sizes may be symbolic. Then a slot is placed after other slots, so that none overlap at any size.
-If threads pay at some sizes only, the function holds the steps twice and picks by size.
+Sizes may be symbolic. Then slots that are used at the same time are placed so that they do not
+overlap at any size. If threads pay off only at some sizes, the function has all steps twice, for
+one thread and for several, and chooses by size.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from needle_tvm.tir import extents, nests, regions, tasks
 from needle_tvm.tir.extents import substituted
 from needle_tvm.tir.functions import simplified, variables_of
 
-_CACHE_LINE = 64  # bytes: no two slots share one
+_CACHE_LINE = 64  # bytes; two slots never share a line
 
-# The measured costs, in instructions at about four a nanosecond, of waking the pool, of one barrier
-# (1 us and 0.5 us on two cores of a Zen 4), and of the barrier at the end of a loop's step, which
-# also waits for the slower thread.
+# Measured costs, in instructions at about four per nanosecond: waking the pool (1 us on two cores
+# of a Zen 4), one barrier (0.5 us), and the barrier at the end of a loop's step, which also waits
+# for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000
 
-_PRECISION = 1 / 64  # precision of the search for the size above which threads pay, on a log scale
+_PRECISION = 1 / 64  # of the search for the size from which threads pay off, on a log scale
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A call of a scheduled function, taken apart. Its buffers are the lowered function's own."""
+    """The parts of a call to a scheduled function. Its buffers are those of the lowered
+    function."""
 
     arguments: tuple[Any, ...]  # tensors of the call, without the result
     parameters: tuple[Any, ...]  # a buffer for each argument, and one for the result
@@ -50,12 +52,12 @@ class Kernel:
     views: dict[Any, Any]  # buffer -> the parameter or scratch buffer whose memory it is
     nests: tuple[Any, ...]
     symbols: dict[Any, Any]  # a symbolic extent's variable -> its value in the caller's variables
-    whole: bool = False  # its only nest is the whole function, which may use buffers in any way
+    whole: bool = False  # whether its only nest is the whole function, whose accesses are unknown
 
     @classmethod
     def called(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel:
-        """Return a call of a function that is not a plain list of loop nests. It is one step: a
-        function of its own in the generated code, run by one thread."""
+        """Return the kernel of a call to a function that is not a plain list of loop nests. It is
+        one step: a separate function in the generated code, run by one thread."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
@@ -68,10 +70,11 @@ class Kernel:
     def of(
         cls, function: PrimFunc, lowered: PrimFunc, call: Any, lanes: int | None = None
     ) -> Kernel | None:
-        """Take a call of a function apart; `lowered` is the function after `regions.lowered`.
+        """Return the kernel of a call; `lowered` is the called function after `regions.lowered`.
+
         Return None if it is not a plain list of loop nests over buffers of known shape. With
-        `lanes`, the float32 lanes of the target's vectors, bodies of known sizes become functions
-        too."""
+        `lanes`, the number of float32 lanes of the target's vectors, loop bodies of known sizes
+        also become separate functions."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
@@ -135,8 +138,8 @@ class _Step:
     serial: bool
 
     def waits_for(self, other: _Step) -> bool:
-        """Return whether this step accesses a value that the other writes, or the reverse, unless
-        one thread runs both in order."""
+        """Return whether one of the two steps accesses a value that the other writes, unless one
+        thread runs both in order."""
         return bool(self.conflicts(other)) and not (self.serial and other.serial)
 
     def conflicts(self, other: _Step) -> set[Any]:
@@ -144,14 +147,14 @@ class _Step:
         return (self.touched & other.written) | (self.written & other.touched)
 
     def with_(self, other: _Step) -> _Step:
-        """Return both steps as one."""
+        """Return one step that stands for both."""
         return _Step(self.touched | other.touched, self.written | other.written, False)
 
 
 @dataclass
 class Plan:
-    """A merged function. It takes `inputs` and `symbols`, then the requested results, then the
-    workspaces."""
+    """A merged function. Its parameters are `inputs` and `symbols`, then the requested results,
+    then the workspaces."""
 
     function: PrimFunc
     inputs: list[Any]
@@ -161,8 +164,8 @@ class Plan:
 
 @dataclass
 class Region:
-    """Collects the kernels of one region. `bounds` holds the bounds of the caller's variables of
-    symbolic extents."""
+    """Collects the kernels of one region. `bounds` has the bounds of the variables that are the
+    caller's symbolic extents."""
 
     bounds: extents.Bounds = field(default_factory=dict)
     _symbols: dict[Any, Any] = field(default_factory=dict)  # of all kernels
@@ -173,9 +176,9 @@ class Region:
     _steps: list[_Step] = field(default_factory=list)  # of the last phase
 
     def add(self, kernel: Kernel, operands: Sequence[Any]) -> None:
-        """Add a kernel; `operands` are the values of its parameters, its results last.
+        """Add a kernel; `operands` are the keys of its parameters' values, its results last.
 
-        An operand is any key that names a value: equal operands are the same memory.
+        A key may be any object. Equal keys mean the same memory.
         """
         owners = dict(zip(kernel.parameters, operands, strict=True))
         owners |= {buffer: buffer for buffer in kernel.scratch}
@@ -220,15 +223,16 @@ class Region:
             value.written |= key in written
 
     def _alike(self, step: _Step) -> list[int]:
-        """Return the index of the phase's last parallel step, if both steps read a common value."""
+        """Return [index of the phase's last parallel step] if `step` is parallel too and both
+        access a common value, else []."""
         shared = [n for n, each in enumerate(self._steps) if not each.serial][-1:]
         if step.serial or not any(self._steps[n].touched & step.touched for n in shared):
             return []
         return shared
 
     def _joined(self, place: int, nest: Any, step: _Step) -> Any:
-        """Return the nest at a place of the phase, joined with `nest`; None if they cannot be
-        joined."""
+        """Return the phase's nest number `place` fused with `nest`; None if they cannot be
+        fused."""
         other = self._steps[place]
         shared = other.conflicts(step)
 
@@ -239,11 +243,12 @@ class Region:
         return regions.joined(self._phases[-1][place], nest, key_of)
 
     def symbols(self) -> Mapping[Any, Any]:
-        """Return the variables of kernels' extents, with their values in the caller's variables."""
+        """Return the variables in kernels' extents, with their values in terms of the caller's
+        variables."""
         return self._symbols
 
     def values(self) -> list[_Value]:
-        """Return all values; each of them lives in some phase."""
+        """Return all values; unused values get phase 0 as their lifetime."""
         for value in self._values.values():
             value.first = max(value.first, 0)
         return list(self._values.values())
@@ -253,9 +258,9 @@ class Region:
         return self._places
 
     def store_twice(self, key: Any) -> list[Any]:
-        """Let the nests that write a value write it to other buffers as well, one for each buffer
-        of the value. Return the new buffers, where each is its own key; none if a nest cannot do
-        this."""
+        """Let the nests that write a value also write it to new buffers, one for each buffer that
+        they write. Return the new buffers; each is its own key. Return [] and change nothing if a
+        nest cannot do this."""
         buffers = [buffer for buffer, owner in self._places if owner == key]
         phases, added = [list(phase) for phase in self._phases], []
         for phase in phases:
@@ -275,14 +280,14 @@ class Region:
         return added
 
     def phases(self, target: Target, repeated: bool = False) -> tuple[list[list[Any]], bool]:
-        """Return the steps by phase, and whether several threads run them. If one thread is never
-        slower, all steps form one phase. With `repeated`, the region is a step of a loop in which
-        threads stay awake."""
+        """Return the steps by phase, and whether several threads run them. If several threads are
+        never faster, all steps form one phase. With `repeated`, the region is a step of a loop in
+        which threads stay awake."""
         several = self.threads_from(target, repeated) is not None
         return self._phases if several else self.on_one_thread(), several
 
     def takes_threads_back(self, target: Target) -> bool:
-        """Return whether one thread runs steps, at some sizes or all, that a rule has
+        """Return whether, at some sizes, one thread should run steps that a schedule rule has
         parallelised."""
         if self.threads_from(target) == {}:
             return False
@@ -290,8 +295,8 @@ class Region:
 
     def threads_from(self, target: Target, repeated: bool = False) -> dict[Any, int] | None:
         """Return sizes by variable: several threads are faster if the product of the actual sizes
-        is at least the product of these. Empty if threads are always faster, None if never.
-        `repeated` is as in `phases`."""
+        is at least the product of these. Return {} if several threads are always faster, and None
+        if they never are. `repeated` is as in `phases`."""
         if self._pays(self._sizes(0.0), target, repeated):
             return {}
         if not self._pays(self._sizes(1.0), target, repeated):
@@ -304,8 +309,8 @@ class Region:
         return self._sizes(high)
 
     def _sizes(self, place: float) -> dict[Any, int]:
-        """Return sizes of the caller's variables in use. `place` lies between 0, their least, and
-        1, their most, on a log scale."""
+        """Return sizes of the caller's variables. `place` is a position on a log scale from 0,
+        their least sizes, to 1, their largest."""
         found = {}
         for variable in self.callers():
             low, high = self.bounds[variable]
@@ -314,7 +319,7 @@ class Region:
         return found
 
     def callers(self) -> list[Any]:
-        """Return the caller's variables that a kernel's sizes depend on."""
+        """Return the caller's variables on which kernels' sizes depend."""
         return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
     def _pays(self, sizes: dict[Any, int], target: Target, repeated: bool) -> bool:
@@ -338,11 +343,11 @@ class Region:
         add: Callable[[PrimFunc], Any],
         over: Mapping[Any, Sequence[Any]] | None = None,
     ) -> Plan:
-        """Return the merged function that returns the values with the keys `results`. `add` enters
-        the functions that it calls into the module (`tasks.shared`). `over` has the keys and shapes
-        of values that the function reads and then writes: they are further inputs."""
+        """Return the merged function that returns the values with the keys `results`. `add` adds
+        the functions that it calls to the module (`tasks.shared`). `over` has the keys and shapes
+        of values that the function reads and then overwrites: they are further inputs."""
         over = over or {}
-        # A step may write back a value that it has read; this does not count as a write (`over`).
+        # Values in `over` are inputs although they are written; they are added after the others.
         inputs = [v for v in self._values.values() if not v.written and v.key not in over]
         for key, shape in over.items():
             self._values[key].shape = list(shape)
@@ -374,7 +379,8 @@ class Region:
                 for phase in phases
             ]
             made = regions.function_of(parameters, [*declared, *regions.region(steps)])
-            # TVM allocates buffers before the first statement: no statement can set their sizes.
+            # Substitute sizes everywhere: TVM allocates buffers before the first statement, so no
+            # statement could define the variables.
             return made.with_body(nests.substitute(made.body, sizes))
 
         merged = function(self.phases(target)[0])
@@ -388,8 +394,8 @@ class Region:
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
 
     def _chosen(self, nest: Any, least: int, most: int | None) -> Any:
-        """Return a nest without the choices for sizes outside these of the caller's only
-        variable."""
+        """Decide a nest's choices, as far as they are known if the caller's only variable lies
+        between `least` and `most`."""
         if len(self.bounds) != 1:
             return nest
         ((variable, (low, high)),) = self.bounds.items()
@@ -411,7 +417,7 @@ def _like(value: _Value, name: str, own: Mapping[Any, Any]) -> Any:
 
 
 def _size(value: _Value) -> Any:
-    """Return the number of elements of a value: an int, or an expression of the caller's
+    """Return the number of elements of a value: an int, or an expression in the caller's
     variables."""
     if extents.is_static(value.shape):
         return math.prod(map(int, value.shape))
@@ -442,8 +448,8 @@ def place_values(
 class _Placed:
     """A value between two offsets in a workspace of symbolic sizes.
 
-    `high` and `length` are its end and size when all sizes are at their most. `below` has the
-    positions of values that are known to end at or before its end, its own included.
+    `high` and `length` are its end and size if all symbolic sizes are at their largest. `below` has
+    the indices of the values, itself included, that are known to end at or before its end.
     """
 
     value: _Value
@@ -457,10 +463,11 @@ class _Placed:
 def _place_symbolic(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
-    """Place values like `place_values`, for symbolic sizes: a value lies at the beginning or after
-    another one, at the first place where no value that lives at the same time may overlap it.
+    """Place values like `place_values`, but with symbolic sizes.
 
-    Places and values are ordered by size with all sizes at their largest.
+    A value is placed at the start or right after another value: at the first such position where no
+    value that is alive at the same time can overlap it. Positions and values are ordered by their
+    numbers when all sizes are at their largest.
     """
     unit = max(1, _CACHE_LINE // itemsize)
     most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}
@@ -487,7 +494,7 @@ def _place_symbolic(
         start = _Placed(value, zero, zero, 0, frozenset())
         for at in sorted([start, *placed], key=lambda each: each.high):
             begin, end = at.end, simplified(at.end + extent)
-            # Proofs take long: most cases are settled by numbers, or by earlier proofs.
+            # Proofs are slow, so most cases are settled by numbers or by earlier proofs.
             if all(
                 i in at.below
                 or (each.high <= at.high and precedes(each.end, begin))
@@ -496,7 +503,7 @@ def _place_symbolic(
             ):
                 below = at.below
                 break
-        else:  # after everything
+        else:  # after all other values
             begin = simplified(sum((e.end - e.begin for e in placed), zero))
             end, below = simplified(begin + extent), frozenset(range(len(placed)))
         placed.append(_Placed(value, begin, end, number(end), below | {len(placed)}, length))

@@ -1,14 +1,15 @@
-"""Keeps FuseOps from taking fields of tuples into its groups.
+"""Keeps FuseOps from putting reads of tuple fields into its groups.
 
 If a group reads fields of a tuple from outside, FuseOps replaces the group's tuple parameter with
-the fields. It does so at an index that it noted before it replaced other parameters, in the order
-of addresses in memory (`FunctionCreator::CreateFunction`, src/relax/transform/fuse_ops.cc). A group
-that reads two tuples may therefore get its arguments in the wrong places.
+the fields. It uses the parameter's index from before any replacement, and it replaces tuples in the
+order of their memory addresses (`FunctionCreator::CreateFunction`,
+src/relax/transform/fuse_ops.cc). So a group that reads two tuples may get its arguments in the
+wrong order.
 
 Before: a dataflow block may bind a field of a tuple.
 
-After: each field is bound by a match_cast to its own type, which FuseOps puts into no group. When
-bindings are canonicalised later, it becomes a field again.
+After: each field is bound by a match_cast to its own type, which FuseOps never puts into a group.
+When bindings are canonicalised later, it becomes a plain field again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from needle_tvm.graph.rewrite import rebind
 
 
 def separate_tuple_fields(module: IRModule, target: Target) -> IRModule:
-    """Bind the fields of tuples in every Relax function so that no group takes them in."""
+    """Bind tuple fields in every Relax function so that FuseOps puts them into no group."""
     return rebind(module, _apart)
 
 

@@ -1,10 +1,10 @@
-"""Moves the sizes that a group of operators takes as numbers into a shape that it also takes.
+"""Moves size parameters of a fused group of operators into the group's shape parameter.
 
 If an operator of a group reads a size that no tensor of the group has, FuseOps makes the size a
 parameter of the group's function. If the group also takes a shape whose sizes occur in its tensors
 only within expressions, FuseTIR maps a variable twice, and TVM 0.27 stops with an internal error.
 
-Before: FuseOps has made the groups.
+Before: FuseOps has formed the groups.
 
 After: no group takes both sizes and a shape.
 """
@@ -40,7 +40,7 @@ def sizes_in_shapes(module: IRModule, target: Target) -> IRModule:
 
 
 def _sizes(function: Any) -> list[int]:
-    """Return the positions of a group's parameters that are sizes, if it also takes a shape."""
+    """Return the positions of a group's size parameters if it also takes a shape, else []."""
     if not isinstance(function, relax.Function) or "Primitive" not in (function.attrs or {}):
         return []
     if not function.params or not isinstance(function.params[-1].ty, relax.ShapeType):
@@ -49,7 +49,8 @@ def _sizes(function: Any) -> list[int]:
 
 
 def _together(parameters: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Return the parameters, with the sizes at these positions moved into the shape at the end."""
+    """Return the parameters, with the sizes at the positions `places` moved into the last
+    parameter, a shape."""
     *others, shape = (each for i, each in enumerate(parameters) if i not in places)
     sizes = [*shape.ty.values, *(parameters[i] for i in places)]
     return [*others, relax.Var(shape.name, relax.ShapeType(sizes))]

@@ -2,8 +2,8 @@
 
 Each part is lowered by itself, so that LLVM works on one part while the next ones are lowered.
 
-Functions that call each other by their variables stay together; functions that call by symbols
-(`tasks.external`) may be split up. The split depends on the module alone, so that the same model
+Functions that call each other through global variables stay together; functions that call through
+symbols (`tasks.external`) may be separated. The split depends only on the module, so that a model
 has the same code on every machine.
 """
 
@@ -22,23 +22,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 U = TypeVar("U")
 
-_PARTS = 12  # most parts: each repeats the work that LLVM does once per module, 15 ms
-_LEAST = 200  # stores in a part's loops: a smaller part is not worth the cost of a module
-_SMALL = 1 << 14  # stores of a kernel that runs once: 83 of them take 0.2 ms more, unoptimised
-_FEW = 4  # small kernels: fewer than these are not worth a module
+_PARTS = 12  # the most parts: each costs the 15 ms that LLVM takes per module
+_LEAST = 200  # stores in a part's loops; a smaller part is not worth the cost of a module
+_SMALL = 1 << 14  # stores of a small kernel that runs once; 83 of them lose 0.2 ms if unoptimised
+_FEW = 4  # fewer small kernels than this are not worth a module
 
 
 class Part(NamedTuple):
-    """A module that calls no other part, and whether LLVM optimises it."""
+    """A module that does not need the other parts, and whether LLVM optimises it."""
 
     module: IRModule
     optimized: bool
 
 
 def split(module: IRModule, once: Collection[str]) -> list[Part]:
-    """Split a scheduled module into parts. The first part has the function that takes LLVM longest,
-    and the other parts are about equal in size. Small functions named in `once` form the last part,
-    which LLVM compiles without optimisation, in a fifth of the time."""
+    """Split a scheduled module into parts of about equal size. The first part has the function that
+    takes LLVM longest. Small functions named in `once` form the last part, which LLVM compiles
+    without optimisation, in a fifth of the time."""
     functions = dict(module.functions_items())
     small = [
         variable
@@ -80,14 +80,14 @@ def called_by_one(module: IRModule, name: str) -> set[str]:
 
 
 def on_cores(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return a function's results for all items, computed on all cores. The function releases the
-    GIL."""
+    """Return a function's results for all items, computed on all cores. The function must release
+    the GIL."""
     return pipelined(lambda item: item, function, items)
 
 
 def pipelined(first: Callable[[T], U], then: Callable[[U], R], items: Iterable[T]) -> list[R]:
     """Return `then(first(item))` for each item. `first` runs in this thread, one item after the
-    other, while the cores run `then` for earlier items. `then` releases the GIL."""
+    other, while other threads run `then` for earlier items. `then` must release the GIL."""
     items = list(items)
     if len(items) < 2:
         return [then(first(item)) for item in items]
@@ -97,8 +97,8 @@ def pipelined(first: Callable[[T], U], then: Callable[[U], R], items: Iterable[T
 
 
 def _stores(body: Any, *, executed: bool = False) -> float:
-    """Return the number of stores in a statement once its loops are unrolled, or if `executed` the
-    number of stores that it executes (infinite if a loop's extent is symbolic)."""
+    """Count the stores in a statement after its unrolled loops are expanded. With `executed`, count
+    the stores that it executes (infinite if a loop's extent is symbolic)."""
 
     def inner(statement: Any) -> float:
         return _stores(statement, executed=executed)

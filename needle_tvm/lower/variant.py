@@ -20,9 +20,9 @@ Measure = Callable[["Product", bool], float]
 class Choice:
     """Decides whether cuBLAS computes a matmul, and keeps the reasons, as JSON values, in `notes`.
 
-    `measure(product, by_library)` returns the seconds that a matmul takes; it is called once for
-    each distinct matmul. Without it, cuBLAS computes all of them. `key` has everything that the
-    choice depends on, for the cache's key.
+    `measure(product, by_library)` returns the seconds that a matmul takes. It is called for each
+    distinct matmul, once for our own kernel and once for cuBLAS. Without it, cuBLAS computes all
+    matmuls. `key` has everything that the choice depends on, for the cache's key.
     """
 
     def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:

@@ -1,11 +1,11 @@
 """Turns a loop with a condition into one function: the kernels of its test and of its body.
 
-copy the first states
-for t in range(forever):  # in one parallel region, if threads pay
+copy the initial states
+for t in range(forever):  # one parallel region, if threads pay off
     the kernels of the test
     if not the test's result: break
-    the kernels of a step: states use two slots each, in turns
-copy the last states
+    the kernels of a step; each state alternates between two slots
+copy the final states
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def while_function(
     alone: bool,
 ) -> Plan:
     """Return the function of a loop whose states have these `specs`. Each body comes with the keys
-    of the states that it reads and the keys of its results. `add` enters functions that it calls
-    into the module. With `alone`, it runs on one thread."""
+    of the states that it reads and the keys of its results. `add` adds the functions that it calls
+    to the module. With `alone`, it runs on one thread."""
     of_test, tested, keep = test
     of_step, befores, afters = step
     constants = list(

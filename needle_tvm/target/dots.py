@@ -1,8 +1,8 @@
-"""Instructions that add several products to each sum of a vector, for schedules to tensorize with.
+"""Dot-product instructions, which add several products to each sum of a vector, for tensorization.
 
-They are textual LLVM IR: TVM's own types with bfloat16 do not reach code generation
-(docs/results/2026-11-21-bf16-cpu.md), and the 8-bit instruction has other types in LLVM 22 than in
-TVM's intrinsic. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
+They are written as LLVM IR. TVM lowers bfloat16 types before code generation
+(docs/results/2026-11-21-bf16-cpu.md), and LLVM 22 gives the 8-bit instruction other types than
+TVM's intrinsic does. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _LLVM = {"bfloat16": "bfloat", "uint8": "i8", "int8": "i8", "float32": "float", 
 class DotInstruction:
     """An AVX-512 instruction: sums[j] += x[0] w[j, 0] + x[1] w[j, 1] + ... for `LANES` values of j.
 
-    `name` is the function's name, and `intrinsic` is LLVM's. LLVM ends the process if a target
-    lacks the `feature`. `x`, `w` and `sums` are dtypes; 32 bits of x and w are multiplied at once.
+    `name` is the name of our function, and `intrinsic` that of the LLVM intrinsic. LLVM aborts the
+    process if a target lacks the `feature`. `x`, `w` and `sums` are dtypes. For each sum, 32 bits
+    of x are multiplied with 32 bits of w.
     """
 
     name: str
@@ -33,7 +34,7 @@ class DotInstruction:
 
     @property
     def terms(self) -> int:
-        """The number of products that are added to a sum."""
+        """The number of products that one instruction adds to each sum."""
         return 32 // _WIDTHS[self.x]
 
     @property
@@ -54,8 +55,9 @@ define {sums} @{self.name}({sums} %sums, {words} %x, {words} %w) alwaysinline {{
 
     @functools.cache  # noqa: B019  (there are few instructions)
     def tensor_intrinsic(self) -> str:
-        """Return the name for `Schedule.tensorize`, for sums in registers ("local")."""
-        from needle_tvm._tvm.names import TensorIntrin  # the lab lists its ladders without TVM
+        """Register the instruction for sums in registers ("local"); return its name for
+        `Schedule.tensorize`."""
+        from needle_tvm._tvm.names import TensorIntrin  # imported here: the lab may run without TVM
         from needle_tvm._tvm.names import tvmscript as T
 
         function, terms = self.name, self.terms

@@ -1,6 +1,6 @@
 """Facts about a target that passes and schedule rules need, read from TVM's Target.
 
-This module imports TVM when asked about features and dtypes.
+This module imports TVM only when it is asked about features or dtypes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from needle_runtime.target.features import FEATURES, Vectors
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-_WITHOUT_FEATURES = Vectors(16, 16)  # the vectors of SSE
-_IN_HALVES = {"znver4"}  # LLVM's names of processors that compute AVX-512 in two halves
+_WITHOUT_FEATURES = Vectors(16, 16)  # SSE's vector registers
+_IN_HALVES = {"znver4"}  # LLVM's names for processors that compute AVX-512 in two halves
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The facts about one target: `cores` and facts about vectors for a CPU, `arch` for a GPU."""
+    """The facts about one target: cores and vectors for a CPU, the architecture for a GPU."""
 
     target: Target
 
     @property
     def kind(self) -> str:
-        """`kind.CPU` or `kind.GPU`, the key of tables of rules and passes."""
+        """`kind.CPU` or `kind.GPU`, a key in the tables of rules and passes."""
         return str(self.target.kind)
 
     @property
@@ -42,14 +42,14 @@ class TargetInfo:
 
     @property
     def cores(self) -> int:
-        """The threads that a CPU's code is scheduled for."""
+        """The number of threads for which a CPU's code is scheduled."""
         return int(self.target.attrs["num-cores"])
 
     @property
     def features(self) -> frozenset[str]:
-        """LLVM's names of the features that code for a CPU, or a GPU's host code, may use.
+        """LLVM's names of the features that a CPU's code, or a GPU's host code, may use.
 
-        Raises ValueError if LLVM has no code for the processor.
+        Raises ValueError if LLVM cannot generate code for the processor.
         """
         return _features(self.target if self.is_cpu else self.target.host)
 
@@ -59,19 +59,19 @@ class TargetInfo:
 
     @property
     def vectors(self) -> Vectors:
-        """The widest vector registers, and their number."""
+        """The width and number of the widest vector registers."""
         rows = (FEATURES[name].vectors for name in self.features if name in FEATURES)
         return max((each for each in rows if each is not None), default=_WITHOUT_FEATURES)
 
     def lanes(self, dtype: str) -> int:
-        """Return the elements of a dtype in a vector register."""
+        """Return the number of elements of a dtype in a vector register."""
         from needle_tvm._tvm.names import tvm_ffi
 
         return self.vectors.bytes // int(tvm_ffi.dtype(dtype).itemsize)
 
     @property
     def fuses(self) -> bool:
-        """Whether one instruction multiplies and adds, rounding once."""
+        """Whether the processor has fused multiply-add, which rounds once."""
         return any(FEATURES[name].fuses for name in self.features if name in FEATURES)
 
     @property

@@ -1,8 +1,9 @@
-"""Processors by name, for code that is compiled here and runs elsewhere.
+"""Named processors, for cross-compiling.
 
     needle_tvm.compile(model, x, target="raspberry-pi-5")
 
-The table has LLVM's names of the processors. `docs/cross-compiling.md` explains how to use them.
+The table maps each name to LLVM's name for the processor. `docs/cross-compiling.md` explains how to
+use these names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ ARM, X86 = "aarch64-linux-gnu", "x86_64-linux-gnu"
 
 
 class Named(NamedTuple):
-    """A target's triple, LLVM's name of its processor, and its cores (None: several models)."""
+    """A target's triple, LLVM's name for its processor, and its number of cores (None: it varies
+    between models)."""
 
     mtriple: str
     mcpu: str

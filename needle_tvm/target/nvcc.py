@@ -1,7 +1,7 @@
 """Compile CUDA source to machine code with the toolkit's nvcc. This module imports neither TVM nor
 needle.
 
-`lower` compiles kernels with it, and `tune.library` compiles candidates with it.
+`lower` uses it for a model's kernels, and `tune.library` for candidates.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from needle_runtime.errors import TargetError
 from needle_runtime.process.scratch import scratch_folder
 from needle_tvm.errors import CudaCompilerError
 
-_SECONDS = 600  # a large model's module has a hundred kernels in one source
+_SECONDS = 600  # a large model has a hundred kernels in one source file
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A kernel's resources by ptxas: registers per thread, shared bytes, spilled bytes."""
+    """A kernel's resources, as ptxas reports them: registers per thread, shared bytes, spilled
+    bytes."""
 
     kernel: str
     registers: int
@@ -86,7 +87,8 @@ def compile_cubin(source: str, arch: str) -> tuple[bytes, list[Resources]]:
     """Compile CUDA `source` for the architecture `arch`; return machine code and the kernels'
     resources.
 
-    Raises TargetError without nvcc, and CudaCompilerError with nvcc's first errors if it fails.
+    Raises TargetError if there is no nvcc, and CudaCompilerError with nvcc's first errors if it
+    fails.
     """
     nvcc = require()
     with scratch_folder("needle-nvcc-") as folder:

@@ -1,6 +1,6 @@
-"""Whether a target has instructions for a precision of matmuls' operands.
+"""Checks whether a target has instructions for a precision of matmul operands.
 
-`compiler.request` checks it; `needle_runtime.target.precision` describes the precisions.
+`compiler.request` calls `check`; `needle_runtime.target.precision` describes the precisions.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from needle_runtime.target.precision import FLOAT32, PRECISIONS
 from needle_tvm.errors import StageError
 from needle_tvm.target.spec import TargetSpec
 
-_SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multiply them
+_SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU architecture whose tensor cores multiply them
 
 
 def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
     """Return the precision that `dtype` names; None means float32.
 
     Raises UsageError for an unknown name, TargetError if the target `spec` has no instructions for
-    it, and StageError if the `stage` never changes a model's precision.
+    the precision, and StageError if the `stage` never changes a model's precision.
     """
     precision = FLOAT32 if dtype is None else dtype
     if precision not in PRECISIONS:

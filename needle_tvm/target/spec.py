@@ -1,7 +1,7 @@
-"""Resolve the target that a model is compiled for. This module imports TVM only for TVM's own
+"""Resolve the target for which a model is compiled. This module imports TVM only for TVM's own
 Target.
 
-`compiler.request` resolves the `target` argument of `compile` with it.
+`compiler.request` uses it to resolve the `target` argument of `compile`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from needle_tvm.target.named import NAMED
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-HOST = "host"  # mcpu of a target that means this machine
-MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of a processor, to use for this machine
+HOST = "host"  # the mcpu that stands for this machine's processor
+MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name for a processor, to use instead of this machine's
 DEVICES = {CPU: "cpu", GPU: "cuda"}  # the names for users and for needle's arrays
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
-# Features that code for any processor of an architecture relies on. Without the first, LLVM ends
-# the process; without the others, it passes numbers in different registers from compiled C++.
+# Features that an architecture's code always needs. Without 64bit, LLVM aborts the process; without
+# the others, it passes numbers in other registers than compiled C++ does.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
 _TRIPLE = re.compile(rf"({'|'.join(_BASE)})(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 
-# The architectures to compile for without a device: CUDA 13 supports no older ones. The default
-# limits of a block are the same for all of them: CUDA C++ Programming Guide, table "Technical
-# specifications per compute capability".
+# The architectures for which code can be compiled without a device: CUDA 13 supports no older ones.
+# They have the same default limits per block (CUDA C++ Programming Guide, table "Technical
+# specifications per compute capability").
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 _THREADS, _REGISTERS, _WARP = 1024, 65536, 32
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A resolved target: `device` ("cpu" or "cuda"), and TVM's description as canonical JSON.
+    """A resolved target: a `device` ("cpu" or "cuda") and TVM's `description` as canonical JSON.
 
     `index` is the requested GPU; generated code does not depend on it.
     """
@@ -63,12 +63,12 @@ class TargetSpec:
 
     @property
     def threads(self) -> int:
-        """The CPU threads that the compiled code is scheduled for; 1 for a GPU."""
+        """The number of CPU threads for which the code is scheduled; 1 for a GPU."""
         return int(self.fields.get("num-cores", 1))
 
     @property
     def missing(self) -> str:
-        """The reason that code for this target cannot be measured here; "" if it can be tried.
+        """The reason that code for this target cannot be measured here, or "" if none is known.
 
         A CPU is not checked: candidates simply fail if it lacks a feature.
         """
@@ -125,18 +125,18 @@ class TargetSpec:
 
 
 def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
-    """Return a TargetSpec from "cpu", a GPU, a name in `NAMED`, or TVM's own description of an llvm
-    `target`.
+    """Return the TargetSpec for `target`: "cpu", a GPU, a name in `NAMED`, or TVM's own description
+    of an llvm target.
 
     "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove, as in
+    "mcpu" (LLVM's name for a processor), "mattr" (names in `FEATURES` to add or remove, as in
     "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is the number of
-    threads that CPU code is scheduled for, the same as "num-cores". By default it is the number of
+    threads for which CPU code is scheduled, the same as "num-cores". By default it is the number of
     cores that `NAMED` gives for a name, or else the number that this process may use.
 
-    Raises TargetError for an unknown target, for "cuda" without such a GPU, for a number of threads
-    outside 1..4096, and if `threads` and "num-cores" differ.
+    Raises TargetError for an unknown target, for "cuda" if this machine has no such GPU, for a
+    number of threads outside 1..4096, and if `threads` and "num-cores" differ.
     """
     try:
         cores = available_cores() if threads is None else check_threads(threads)
@@ -187,7 +187,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
     if not isinstance(features, (list, tuple)):
         raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
     for each in features:
-        # Other features cannot be checked when the code is loaded, and LLVM has no code for some.
+        # Other features cannot be checked when the code is loaded, and LLVM fails with some.
         if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in FEATURES:
             raise TargetError(
                 f"target field mattr: {each!r} must be + or - and one of {', '.join(FEATURES)}"
@@ -196,7 +196,8 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
 
 
 def _check_with_llvm(fields: dict[str, Any]) -> None:
-    """Raise TargetError for names unknown to LLVM, before LLVM prints, crashes or exits on them."""
+    """Raise TargetError for names that LLVM does not know, on which LLVM would print a message,
+    crash or exit, and for a processor that lacks a feature that all code needs."""
     from needle_tvm._tvm import names as tvm_names
 
     mcpu, triple = fields["mcpu"], fields.get("mtriple")
@@ -217,8 +218,8 @@ def _check_with_llvm(fields: dict[str, Any]) -> None:
 
 
 def _leave_out_lacking(fields: dict[str, Any]) -> None:
-    """Remove the features that processors of this name have but this machine lacks. LLVM names the
-    processor by family and model, and a hypervisor or emulator may hide features."""
+    """Remove the features that processors with this `mcpu` have but this machine lacks. LLVM
+    derives the name from the family and model, but a hypervisor or emulator may hide features."""
     from needle_tvm._tvm import names as tvm_names
 
     named = host.checkable(tvm_names.cpu_features(tvm_names.make_target(fields)))
@@ -270,6 +271,6 @@ def _architecture(target: str, arch: str) -> TargetSpec:
 
 
 def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
-    # The host code launches kernels and does no arithmetic: any processor of its kind can run it.
+    # The host code only launches kernels: any processor of this architecture can run it.
     fields = {"kind": GPU, "arch": arch, "host": {"kind": CPU}, **limits}
     return TargetSpec(DEVICES[GPU], json.dumps(fields, sort_keys=True), index)

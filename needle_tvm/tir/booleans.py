@@ -1,7 +1,7 @@
-"""Sums and products of booleans as in NumPy, which LLVM's code generator does not support.
+"""Gives booleans NumPy's sums and products: a sum is `or`, and a product is `and`.
 
-A user's op that multiplies its inputs is checked in every dtype. For booleans, a sum is `or` and a
-product is `and`.
+LLVM's code generator does not support arithmetic on booleans, but a user's op may add or multiply
+its inputs and is checked in every dtype.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LOGICAL = ((tirx.Add, tirx.Or), (tirx.Mul, tirx.And), (tirx.Max, tirx.Or), (tir
 
 
 def logical_arithmetic(module: IRModule) -> IRModule:
-    """Replace all arithmetic of booleans in a module's PrimFuncs with logical operations."""
+    """Replace arithmetic on booleans with logical operations in a module's PrimFuncs."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body

@@ -1,16 +1,16 @@
 """Rewrites divisions of indices that TVM does not simplify correctly.
 
-TVM 0.27 flattens buffers by `IterMapSimplify`. It turns floordiv(7 - i, 2) into
-floordiv(i, -2) + 3, which is off by one for odd i; floormod has the same fault. Such indices arise
+TVM 0.27 flattens buffers with `IterMapSimplify`, which turns floordiv(7 - i, 2) into
+floordiv(i, -2) + 3. This is off by one for odd i; floormod has the same bug. Such indices arise
 when a buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
     floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
 
 If a divisor is an expression of symbolic sizes, such as the inner extent of a fused loop, and
 another division follows, `IterMapSimplify` stops with an internal error: it does not see that
-(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it, and so are their
-dividends: otherwise `CompactBufferAllocation` would make a buffer outside of a loop as large as an
-index in the loop.
+(3 * n - 2) * 3 is divisible by 3 * n - 2. This module hides such divisors from TVM, and also their
+dividends: otherwise the size that `CompactBufferAllocation` gives a buffer outside of a loop could
+depend on an index in the loop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from needle_tvm.tir.opaque import opaque
 
 
 def plain_divisions(module: IRModule) -> IRModule:
-    """Rewrite all divisions in a module's PrimFuncs whose dividend falls as its variables rise, and
-    all divisions by expressions."""
+    """Rewrite divisions in a module's PrimFuncs if the dividend falls as its variables rise, or if
+    the divisor is an expression."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body

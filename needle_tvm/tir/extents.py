@@ -1,14 +1,14 @@
-"""Symbolic extents: sizes that become numbers only at the call.
+"""Handles symbolic extents: sizes that are known only in a call.
 
-A size of a model's inputs may be a variable of TVM's; the extents of tensors are then expressions
-of such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main`, which
-TVM reads as well, give the bounds of its variables by name. A PrimFunc has its own variables.
-`note_bounds` finds their bounds from the calls of the function and keeps them in its attribute
+A size of a model's inputs may be a TVM variable; the extents of tensors are then expressions in
+such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main`, which TVM
+reads as well, give the bounds of its variables by name. A PrimFunc has its own variables.
+`note_bounds` derives their bounds from the calls to the function and keeps them in its attribute
 BOUNDS, where schedule rules look them up.
 
-Graph passes see an extent as an int or an `Extent`, which has the int arithmetic that passes use. A
-rule decides by the `least` and `most` that an extent may be; the code it writes is right for every
-size.
+Graph passes see an extent as an int or an `Extent`, which supports the int arithmetic that passes
+use. A rule decides by an extent's `least` and `most` values; the code that it writes is correct for
+every size.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in, simplified, variables_of
 
-BOUNDS = "needle.bounds"  # function attribute: [least, most] of each of `symbols_of`
+BOUNDS = "needle.bounds"  # function attribute: [least, most] for each of `symbols_of`
 
 LOWER, UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # TVM's attributes of Relax functions
 
-# Calls of PrimFuncs; the second kind writes results to the memory of arguments.
+# Calls to PrimFuncs; the second kind writes results to the memory of arguments.
 KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
 
-# The size for which decisions are made if an extent has no upper bound.
+# The size that decisions assume for an extent without an upper bound.
 UNBOUNDED = 1 << 20
 
 
 class Extent:
-    """A symbolic extent of a Relax tensor. It equals other extents if TVM can prove that, and never
-    a number."""
+    """A symbolic extent of a Relax tensor. It equals another extent if TVM can prove this, and it
+    never equals a number."""
 
     def __init__(self, expr: Any) -> None:
         self.expr = expr
@@ -62,8 +62,8 @@ class Extent:
         return str(self.expr)
 
 
-Size = Any  # an int or an Extent; code that needs ints asks `is_static` first
-Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; None: no upper bound
+Size = Any  # an int or an Extent; code that needs ints checks `is_static` first
+Bounds = Mapping[Any, tuple[int, int | None]]  # variable -> least, most (None: no upper bound)
 
 
 def extent_of(expr: Any) -> Size:
@@ -74,14 +74,14 @@ def extent_of(expr: Any) -> Size:
 
 
 def expr_of(extent: Any) -> Any:
-    """Return an extent as TVM takes it: an int64 number or an expression."""
+    """Return an extent in TVM's form: an int64 number or an expression."""
     if isinstance(extent, Extent):
         return extent.expr
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def exprs_of(shape: Iterable[Any]) -> list[Any]:
-    """Return a shape as TVM takes it."""
+    """Return a shape in TVM's form."""
     return [each.expr if isinstance(each, Extent) else each for each in shape]
 
 
@@ -93,7 +93,7 @@ def shape_of(expr: Any) -> tuple[Size, ...] | None:
 
 def own_variables(shape: Sequence[Any]) -> list[Any]:
     """Return a shape for a new PrimFunc's parameter. A symbolic extent becomes a new variable,
-    which the function reads from its argument."""
+    whose value the function reads from the argument's shape."""
     found: dict[Size, Any] = {}
     result: list[Any] = []
     for number, extent in enumerate(map(extent_of, exprs_of(shape))):
@@ -110,8 +110,8 @@ def is_static(extents: Sequence[Any]) -> bool:
 
 
 def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an extent or a condition with ints or expressions in place of variables; return a
-    number unchanged."""
+    """Substitute ints or expressions for variables in an extent or a condition; return a number
+    unchanged."""
     if not values or isinstance(expr, int | tirx.IntImm):
         return expr
     given = {v: tirx.const(n, "int64") if isinstance(n, int) else n for v, n in values.items()}
@@ -135,8 +135,8 @@ def _in_order(expr: Any) -> list[Any]:
 
 
 def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
-    """Return the least and most of each symbolic variable of a function; most is None if there is
-    no upper bound."""
+    """Return the least and the largest value of each symbolic variable of a function; the latter is
+    None if there is no upper bound."""
     if isinstance(function, PrimFunc):
         symbols = symbols_of(function)
         noted = (function.attrs or {}).get(BOUNDS)
@@ -163,7 +163,7 @@ def _relax_symbols(function: relax.Function) -> list[Any]:
 
 
 def analyzer_of(bounds: Bounds) -> Any:
-    """Return an analyzer that knows these bounds."""
+    """Return a TVM analyzer that knows these bounds."""
     analyzer = tvm.sym.Analyzer()
     for variable, (low, high) in bounds.items():
         dtype = str(variable.ty)
@@ -183,14 +183,14 @@ def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
 
 
 def least(function: PrimFunc, extent: Any) -> int:
-    """Return the least that an extent in a PrimFunc may be."""
+    """Return the least possible value of an extent in a PrimFunc."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     return interval(extent, bounds_of(function))[0]
 
 
 def most(function: PrimFunc, extent: Any) -> int:
-    """Return the most that an extent in a PrimFunc may be; UNBOUNDED if it has no bound."""
+    """Return the largest possible value of an extent in a PrimFunc; UNBOUNDED if there is none."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     high = interval(extent, bounds_of(function))[1]
@@ -205,20 +205,20 @@ def is_multiple(extent: Any, factor: int) -> bool:
 
 
 def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
-    """Return the variables in the shapes of a function's inputs and result that are not by
-    themselves an extent of an input: the function needs their values as arguments."""
+    """Return the variables in the shapes of a function's inputs and result for which no input has
+    an extent that is just the variable. The function needs their values as arguments."""
     bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
     used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
     return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]
 
 
 def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
-    """Return the number of tiles that cover an axis, and whether the last one is known to be
-    whole."""
+    """Return the number of tiles that cover an axis, and whether the last tile is known to be
+    full."""
     if isinstance(extent, int):
         return -(-extent // tile), extent % tile == 0
-    # TVM's schedules see that the tiles cover the axis only in these forms: the first fits extents
-    # such as n + 2, the second fits n.
+    # TVM's schedules recognise that the tiles cover the axis only in these forms: the first for
+    # extents such as n + 2, the second for n.
     count = tirx.floordiv(extent.expr + (tile - 1), tile)
     if isinstance(extent.expr, tvm.ir.Var):
         count = tirx.floordiv(extent.expr - 1, tile) + 1
@@ -226,8 +226,8 @@ def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
 
 
 def note_bounds(module: IRModule) -> IRModule:
-    """Note in each PrimFunc with symbolic extents the bounds of its variables, from its calls in
-    the module's Relax functions."""
+    """Add the attribute BOUNDS to each PrimFunc with symbolic extents, from the calls to it in the
+    module's Relax functions."""
     noted: dict[str, list[tuple[int, int | None]]] = {}
     for function in list(module.functions.values()):
         if not isinstance(function, relax.Function):
@@ -259,7 +259,7 @@ def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple
 
 
 def calls_in(function: relax.Function) -> list[Any]:
-    """Return all calls of kernels in a Relax function."""
+    """Return all kernel calls in a Relax function."""
     found: list[Any] = []
 
     def visit(expr: Any) -> None:
@@ -271,7 +271,7 @@ def calls_in(function: relax.Function) -> list[Any]:
 
 
 def new_results(call: Any) -> list[Any]:
-    """Return the types of a kernel call's results, without results in the memory of arguments."""
+    """Return the types of a kernel call's results, except those written to arguments' memory."""
     types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
     if call.op == KERNEL_CALLS[0]:
         return types
@@ -280,10 +280,11 @@ def new_results(call: Any) -> list[Any]:
 
 
 def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
-    """Return the value of each of `symbols_of(function)` in a call of that kernel, as an expression
-    of the caller's variables.
+    """Return the value of each of `symbols_of(function)` in a call to that kernel, as an expression
+    in the caller's variables.
 
-    A variable is the whole extent of some parameter, or a parameter itself.
+    Each variable must be an extent of some parameter, or a parameter itself; else ValueError is
+    raised.
     """
     given = [*call.args[1].fields, *new_results(call)]
     values: dict[Any, Any] = dict.fromkeys(symbols_of(function))

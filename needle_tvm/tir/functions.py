@@ -1,4 +1,4 @@
-"""Queries about functions (their reads, writes and loops), and their versions in float64."""
+"""Answers queries about functions (their reads, writes and loops), and converts them to float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NARROW_FLOATS = ("float16", "bfloat16", "float32")
 
 
 def trace_fields(trace: Any) -> Any:
-    """Return a schedule's trace as plain JSON values, as TVM's databases write it."""
+    """Return a schedule's trace as plain JSON values, in the form that TVM's databases use."""
     return _without_immediates(trace.as_json(remove_postproc=False))
 
 
@@ -86,8 +86,8 @@ def variables_of(expr: Any) -> set[Any]:
 
 
 def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
-    """Return the constant factors of `variables` in an index, and last the rest that is added to
-    them; None if the index is not linear in the variables."""
+    """Return the constant coefficients of `variables` in an index, and as the last element the rest
+    of the sum; None if the index is not linear in the variables."""
     *factors, added = detect_linear_equation(expr, list(variables)) or [None]
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
         return None
@@ -97,9 +97,9 @@ def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
 def inverse_of(
     indices: Sequence[Any], extents: Mapping[Any, int]
 ) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
-    """Return the inverse of `indices`, a function of variables that run from 0 to these extents. It
-    maps values of the indices to values of the variables. Return None if `indices` is not a
-    bijection."""
+    """Return the inverse of a map from variables to `indices`, where each variable runs from 0 to
+    its extent. The inverse maps values of the indices to values of the variables. Return None if
+    the map is not a bijection."""
     ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
     found = iter_affine_map.detect_iter_map(
         list(indices),
@@ -113,7 +113,7 @@ def inverse_of(
 
 
 def nothing(shape: Sequence[Any], dtype: str) -> te.Tensor:
-    """Return a tensor expression without elements; an extent of `shape` is 0."""
+    """Return an empty tensor expression, for a `shape` with an extent of 0."""
     zero = tirx.const(0, dtype)
     extents = [tirx.const(n, "int64") if isinstance(n, int) else n for n in shape]
     return te.compute(extents, lambda *_: zero, name="nothing")
@@ -146,12 +146,12 @@ def nodes_in(root: Any, kind: type) -> list[Any]:
     return found
 
 
-# Calls whose meaning depends on the number of bits of their operands.
+# Parts of the names of calls whose meaning depends on the number of bits of their operands.
 _FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "address_of", "fast_")
 
 
 def in_float64(module: IRModule) -> IRModule:
-    """Return the module with float64 in place of every narrower floating-point type.
+    """Return the module with every narrower floating-point type replaced by float64.
 
     Constants keep their values; integers and booleans keep their types. Raises ValueError, naming
     the call, if a call cannot be computed in another type.
@@ -171,7 +171,8 @@ _KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "c
 
 
 def calls_of(module: IRModule, name: str) -> list[str]:
-    """Return the names of the PrimFuncs that Relax function `name` calls, one entry per call."""
+    """Return the names of the PrimFuncs that the Relax function `name` calls, one entry per
+    call."""
     called: list[str] = []
 
     def visit(expr: Any) -> None:
@@ -183,10 +184,10 @@ def calls_of(module: IRModule, name: str) -> list[str]:
 
 
 def estimate_flops(function: PrimFunc) -> int:
-    """Return the number of arithmetic operations of a PrimFunc by TVM's estimate, including
-    comparisons and padding.
+    """Return TVM's estimate of a PrimFunc's number of arithmetic operations, including comparisons
+    and padding.
 
-    Raises TuningError if TVM cannot estimate its body.
+    Raises TuningError if TVM cannot estimate the function's body.
     """
     try:
         return int(s_tir.analysis.estimate_tir_flops(IRModule({"main": function})))
@@ -213,20 +214,18 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
 
 
 def element_bytes(dtype: Any) -> int:
-    """Return the bytes of an element of a dtype in memory, also for booleans."""
+    """Return the number of bytes that an element of a dtype takes in memory; a boolean takes 1."""
     return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
 
 
 def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     """Lower scheduled blocks to loops over flat buffers; the loops keep their kinds.
 
-    This is the beginning of TVM's own pipeline up to the flattening of buffers. Staging, software
-    pipelining, virtual threads and barriers are as in the compiled kernel, but vectorised and
-    unrolled loops are still loops.
+    This runs the first part of TVM's own pipeline. Staging, software pipelining, virtual threads
+    and barriers are as in the compiled kernel, but vectorised and unrolled loops are still loops.
 
-    With `select_branches`, choices between loaded values become branches, as they finally do in
-    code that is not vectorised. In code that is yet to be vectorised, branches would break up
-    vectors.
+    With `select_branches`, choices between loaded values become branches, as they later do in code
+    that is not vectorised. In code that will be vectorised, branches would break up vectors.
     """
     passes = s_tir.transform
     return sequential(

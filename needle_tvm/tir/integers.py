@@ -1,13 +1,13 @@
-"""Gives integer data NumPy's arithmetic: it wraps around, and never ends the process.
+"""Gives integer data NumPy's arithmetic, which wraps around and never crashes the process.
 
 TVM treats integers as unbounded, like indices, and tells LLVM that none overflows: it folds
-`x + 1 > x` to true, and turns a product of int32 that is cast to int64 into one of int64. A
-processor raises a signal for a division by 0, and for the least integer divided by -1. So
-arithmetic of integer data in CPU code becomes calls of functions. No simplifier looks into them,
-and LLVM inlines them. A division by 0 gives 0, and the least integer divided by -1 gives itself.
+`x + 1 > x` to true, and if an int32 product is cast to int64, it multiplies in int64. A processor
+raises a signal for a division by 0, and for the least integer divided by -1. So in CPU code,
+arithmetic on integer data is replaced by function calls, which TVM's simplifiers do not look into
+and LLVM inlines. A division by 0 gives 0, and the least integer divided by -1 gives itself.
 
 The functions are LLVM IR rather than TVM expressions, because TVM's own floordiv repeats both
-operands: a few nested divisions took minutes.
+operands: compiling a few nested divisions would take minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FUNCTION = re.compile(rf"needle_({'|'.join(_KINDS.values())})_(u?)int([0-9]+)_x
 
 
 def register() -> None:
-    """Register the operators that stand for the calls until loops are vectorised. Call once."""
+    """Register the operators that become function calls once loops are vectorised. Call once."""
     for kind in _KINDS.values():
         name = f"tirx.needle_{kind}"
         for attribute, value in (
@@ -55,8 +55,8 @@ def _called(call: Any) -> Any:
 
 
 def of_data(module: IRModule, target: Target | None = None) -> IRModule:
-    """Replace arithmetic of integer data in a module's PrimFuncs for CPUs, so that TVM does not
-    treat it as arithmetic of indices. `target` is the target of functions that do not name one."""
+    """Replace arithmetic on integer data in a module's PrimFuncs for CPUs, so that TVM does not
+    treat it as index arithmetic. `target`, if given, overrides the functions' own targets."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -70,7 +70,8 @@ def of_data(module: IRModule, target: Target | None = None) -> IRModule:
 
 
 def _replaced(node: Any) -> Any:
-    """Return the replaced operation; return operations on indices or floats unchanged."""
+    """Return the replacement of an operation on integer data; return operations on indices or
+    floats unchanged."""
     dtype = str(node.ty)
     if not dtype.startswith(("int", "uint")) or not (_reads(node.a) or _reads(node.b)):
         return node
@@ -90,12 +91,12 @@ def _reads(root: Any) -> bool:
 
 
 def with_definitions(module: IRModule) -> IRModule:
-    """Add to each function of a module the IR of the functions that it calls."""
+    """Give each function of a module the IR of the functions that it calls."""
     return llvm.defining(module, _FUNCTION, lambda called, _: "".join(map(_definition, called)))
 
 
 def _definition(function: re.Match[str]) -> str:
-    """Return the IR of a function of vectors, or of scalars if there is one lane."""
+    """Return the IR of a function on vectors, or on scalars if it has one lane."""
     kind, unsigned, size, lanes = function.groups()
     many = int(lanes) > 1
     of, bits = (f"<{lanes} x {each}>" if many else each for each in (f"i{size}", "i1"))
@@ -103,7 +104,8 @@ def _definition(function: re.Match[str]) -> str:
     if kind in ("add", "sub", "mul"):
         lines = [f"%result = {kind} {of} %a, %b"]
     else:
-        # %d is %b, or 1 if %b is fatal: the quotient is then %a, multiplied by 0 or -1.
+        # %d is %b, or 1 if dividing by %b could trap. The quotient is then %a, and the end of the
+        # function multiplies it by 0 or -1.
         lines = [
             f"%zero = icmp eq {of} %b, {zero}",
             f"%minus = icmp eq {of} %b, {minus}" if not unsigned else "",
@@ -136,6 +138,6 @@ def _definition(function: re.Match[str]) -> str:
                 ]
                 quotient = "%signed"
             lines.append(f"%result = select {bits} %zero, {of} {zero}, {of} {quotient}")
-    # linkonce_odr: one copy in a program, however many linked modules define the same function.
+    # linkonce_odr: a program has one copy, however many of its modules define the function.
     head = f"define linkonce_odr {of} @{function[0]}({of} %a, {of} %b) alwaysinline {{"
     return "\n".join([head, *lines, f"ret {of} %result", "}", ""])

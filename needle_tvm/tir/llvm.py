@@ -1,4 +1,4 @@
-"""Functions in LLVM IR that statements call, and a workaround for a bug in LLVM's vectoriser."""
+"""Adds LLVM IR for functions that statements call, and works around a bug in LLVM's vectoriser."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _NO_VECTORS = "needle_one_by_one"
-# An empty instruction. LLVM knows only that it must be executed, so LLVM can still move the loop's
-# own memory accesses.
+# An empty instruction. LLVM must keep it in the loop, but can still move the loop's own memory
+# accesses.
 _DEFINITION = f"""
 define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
   call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
@@ -21,7 +21,7 @@ define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
 
 
 def importing(text: str, body: Any) -> Any:
-    """Return a statement that may call the functions defined by `text`, which is LLVM IR."""
+    """Wrap a statement so that it can call the functions defined by `text`, which is LLVM IR."""
     source = tvm.ir.StringImm(text)
     return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
 
@@ -31,7 +31,8 @@ def defining(
     pattern: re.Pattern[str],
     definitions: Callable[[list[re.Match[str]], PrimFunc], str],
 ) -> IRModule:
-    """Add to each function of a module the IR of the functions it calls by names like `pattern`."""
+    """Give each function of a module the IR of the called functions whose names match
+    `pattern`."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -48,11 +49,10 @@ def defining(
 
 
 def masked_loops(module: IRModule) -> IRModule:
-    """Keep LLVM from vectorising loops of a lowered module whose variable is masked.
+    """Keep LLVM from vectorising loops of a lowered module that mask the loop variable.
 
     LLVM 22 vectorises them wrongly: in `for i in range(16)` with four branches that each read
-    x[i & 3], it takes the elements of 16 neighbours. Loops that should be vectorised are vectorised
-    before LLVM sees them.
+    x[i & 3], it reads 16 consecutive elements. TVM has already vectorised the loops that should be.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and nodes_in(function.body, tirx.BitwiseAnd):

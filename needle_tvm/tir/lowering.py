@@ -1,11 +1,12 @@
-"""TVM's own pipeline for functions, with our passes before and after it.
+"""Adds our passes before and after TVM's own pipeline for functions.
 
 The passes before it rewrite divisions of indices so that TVM simplifies them correctly
-(`divisions`), arithmetic of integer data so that it wraps around and never ends the process
-(`integers`), arithmetic of booleans so that LLVM supports it (`booleans`), and repeated bfloat16
-numbers so that TVM supports them (`repeats`). The passes after it read vectors of elements near
-each other as whole vectors (`shuffles`), put tiles on the stack (`stack`), define the functions
-that `vector_math` and `integers` call, and mark loops that LLVM must leave alone (`llvm`).
+(`divisions`), arithmetic on integer data so that it wraps around and never crashes the process
+(`integers`), arithmetic on booleans so that LLVM supports it (`booleans`), and repeated bfloat16
+numbers so that TVM supports them (`repeats`). The passes after it turn gathers of neighbouring
+elements into vector loads and shuffles (`shuffles`), put tiles on the stack (`stack`), define the
+functions that `vector_math` and `integers` call, and keep LLVM from vectorising some loops
+(`llvm`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from needle_tvm.tir.stack import on_the_stack
 
 
 def register() -> None:
-    """Make this the pipeline of every build in this process. Call once."""
+    """Make every build in this process use this pipeline. Call once."""
     vector_math.register()
     opaque.register()
     integers.register()

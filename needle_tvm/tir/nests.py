@@ -13,19 +13,19 @@ SPATIAL, REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
 def axis(name: str, extent: Any, kind: int, dtype: str = "int64") -> Any:
-    """Return an axis of a block, over [0, extent): a number or a symbolic extent."""
+    """Return an axis of a block over [0, extent). The extent may be a number or symbolic."""
     end = tirx.const(extent, dtype) if isinstance(extent, int) else extent
     domain = tvm.ir.Range(tirx.const(0, dtype), end)
     return tirx.IterVar(domain, tirx.Var(name, dtype), kind)
 
 
 def substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression or statement with other expressions in place of some variables."""
+    """Substitute `values` for variables in an expression or statement."""
     return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tree in which `change` has replaced every node of one kind, innermost first."""
+    """Replace every node of a kind by `change(node)`, innermost first; return the new tree."""
     return tvm_ffi.structural_map(root, (kind, change))
 
 
@@ -41,7 +41,7 @@ def nest(
     annotations: Mapping[str, Any] | None = None,
     where: Any = None,
 ) -> Any:
-    """Return a block of one store in one loop per axis; in a reduction, `start` initialises it.
+    """Return a block of one store inside one loop per axis; `start` initialises a reduction.
 
     The store is executed only if `where` holds.
     """
@@ -56,7 +56,7 @@ def block_of(
     annotations: Mapping[str, Any] | None = None,
     where: Any = None,
 ) -> Any:
-    """Return a block of one store, as `nest` puts it in loops."""
+    """Return the block of `nest` without the loops."""
     body = store if where is None else tirx.IfThenElse(where, store, None)
     block = s_tir.SBlock(list(axes), [], [], name, body, start)
     buffers = [load.source for load in nodes_in(store, tvm.ir.expr.TensorLoad)]
@@ -81,8 +81,8 @@ def _in_loops(axes: Sequence[Any], block: Any) -> Any:
 def with_root(
     function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any], dropped: Sequence[Any] = ()
 ) -> PrimFunc:
-    """Return the function with other nests in its root block. `buffers` are added to the block's
-    buffers, and `dropped` are removed."""
+    """Replace the nests in a function's root block; return the new function. `buffers` are added to
+    the block's buffers, and `dropped` are removed."""
     realize = function.body
     root = realize.block
     body = tirx.SeqStmt(list(nests)) if len(nests) > 1 else nests[0]
@@ -103,7 +103,7 @@ def with_root(
 
 
 def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
-    """Return a block at these values of its axes, under a condition."""
+    """Return the statement that runs a block at these values of its axes if a condition holds."""
     return s_tir.SBlockRealize(list(values), condition, block)
 
 
@@ -120,17 +120,17 @@ def renewed(block: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two expressions are equal, with the same variables."""
+    """Return whether two expressions are structurally equal and use the same variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
 def combined(
     lanes: Any, where: Sequence[Any], count: int, combine: Callable[[Any, Any], Any]
 ) -> Any:
-    """Combine the first `count` (a power of 2) elements of buffer row `lanes[where]` into one.
+    """Combine the first `count` (a power of 2) elements of the buffer row `lanes[where]` into one.
 
-    The elements are read as one vector, whose halves are combined. If a vector were stored and then
-    read in parts, LLVM would convert it to integers and back.
+    The elements are read as one vector, whose halves are combined repeatedly. If a vector were
+    stored and then read in parts, LLVM would convert it to integers and back.
     """
     dtype = str(lanes.dtype)
     value = _vector(lanes, where, count)
@@ -151,7 +151,7 @@ def combined(
 
 
 def across(lanes: Any, where: Sequence[Any], count: int, reduction: str) -> Any:
-    """Combine like `combined`, by one of LLVM's vector reductions, such as "fmaximum"."""
+    """Combine like `combined`, but with an LLVM vector reduction, such as "fmaximum"."""
     bits = str(lanes.dtype).removeprefix("float")
     name = f"llvm.vector.reduce.{reduction}.v{count}f{bits}"
     return tirx.call_llvm_pure_intrin(str(lanes.dtype), name, _vector(lanes, where, count))
@@ -166,8 +166,8 @@ def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
 def loop(
     extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
 ) -> Any:
-    """Return a loop around the statement that `body` returns for its variable. `kind` is one of
-    TVM's `ForKind` in lower case. If the loop would run once, return the statement alone."""
+    """Return a loop around the statement that `body` returns for the loop variable. `kind` is one
+    of TVM's `ForKind` in lower case. If the loop would run once, return just the statement."""
     start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
     if extent == 1:
         return body(start)
@@ -189,7 +189,7 @@ def written(
     kept: Sequence[Any],
     annotations: Mapping[str, Any],
 ) -> Any:
-    """Return a block of any statement in one loop per axis. It writes one region, and keeps
+    """Return a block of any statement inside one loop per axis. It writes one region, and keeps
     temporaries in the buffers `kept`."""
     known = {
         load.source: load.source
@@ -204,16 +204,16 @@ def written(
 
 
 def register_reduction(combine: Callable[[Any, Any], Any], start: Callable[[str], Any]) -> None:
-    """Register a reduction with TVM, so that `rfactor` and several threads can share it.
+    """Register a reduction with TVM, so that `rfactor` and several threads can split it.
 
-    `combine(a, b)` must be associative, and `start(dtype)` its neutral element. Both are called for
-    every dtype that TVM meets, and must return exactly the form that blocks use.
+    `combine(a, b)` must be associative, and `start(dtype)` must return its neutral element. TVM may
+    call both for any dtype. They must return expressions of exactly the form that blocks use.
     """
     register = tvm.get_global_func("s_tir.schedule.RegisterReducer")
     given = [
         tvm_ffi.convert(lambda a, b: [combine(a[0], b[0])]),
         tvm_ffi.convert(lambda values: [start(str(values[0].ty))]),
     ]
-    for function in given:  # TVM would release them after Python has ended, and crash
+    for function in given:  # otherwise TVM would release them after Python has ended, and crash
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
     register(1, *given)

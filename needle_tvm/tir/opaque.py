@@ -1,4 +1,4 @@
-"""A function that hides values from TVM's simplifier: in the code, `opaque(x)` is x."""
+"""Hides values from TVM's simplifier: in the generated code, `opaque(x)` is x."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def register() -> None:
         ("TScriptPrinterName", "needle_opaque"),
     ):
         tvm.ir.register_op_attr(_NAME, attribute, value)
-    # Lowered with the intrinsics: after every pass that simplifies.
+    # It is lowered with the intrinsics, after every pass that simplifies.
     tirx.op.register_intrin_lowering(_NAME, target="default", f=lambda call: call.args[0])
 
 
 def opaque(x: Any, number: int = 0) -> Any:
-    """Return x as a value that the simplifier cannot see. Calls with different `number`s are
-    different values to it."""
+    """Return x as a value that the simplifier does not know. It treats calls with different
+    `number`s as different values."""
     return tirx.call_intrin(str(x.ty), _NAME, x, number)

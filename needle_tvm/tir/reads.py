@@ -1,6 +1,6 @@
 """Checks that a tensor expression reads only its operands, and within their bounds.
 
-Compiled code checks no bounds: a read far outside ends the process.
+Compiled code does not check bounds: a read far out of bounds crashes the process.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
 
 
 def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
-    """Describe a wrong read in tensor expressions; None if none is found.
+    """Describe a wrong read in tensor expressions; return None if none is found.
 
-    Only reads that are certainly wrong count: a linear index that is out of bounds at some point of
-    the loops, or any other index that is out of bounds at every point. Reads under a condition, or
-    at an index read from another tensor, may be right. A read under a Select with a clamped index
-    is always wrong if the condition depends on the index: TVM uses the condition to simplify each
-    side, which may remove the clamp, and the code computes both sides.
+    Only reads that are certainly wrong count: a linear index that is out of bounds in some
+    iteration, or any other index that is out of bounds in all iterations. Reads under a condition,
+    or at an index read from another tensor, may be right. A read under a Select at a clamped index
+    counts as wrong if the condition depends on the same variables: the code computes both sides,
+    and TVM may use the condition to simplify a side and remove the clamp.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -40,14 +40,14 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
 
 
 def flat(operands: Sequence[Any]) -> list[Any]:
-    """Return the tensors, including those in nested tuples."""
+    """Return all tensors among the operands, including those in nested tuples."""
     parts = ([each] if isinstance(each, te.Tensor) else flat(each) for each in operands)
     return [tensor for part in parts for tensor in part]
 
 
 def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """Return a description of a read outside of a tensor that an operation certainly makes; None
-    if none is found."""
+    """Describe a read in an operation that is certainly out of bounds; return None if none is
+    found."""
     ranges: dict[Any, tuple[int, int]] = {}
     analyzer = tvm.sym.Analyzer()
     for axis in (*operation.axis, *operation.reduce_axis):
@@ -78,8 +78,8 @@ def _named(tensor: Any, inputs: Mapping[Any, int]) -> str:
 
 
 def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """Return a description of a read under a Select at an index that the Select's condition may
-    simplify; None if none is found."""
+    """Describe a read under a Select at an index that TVM may simplify by the Select's condition;
+    return None if none is found."""
     for body in operation.body:
         for choice in nodes_in(body, NODES.select):
             asked = _asked(choice.condition)
@@ -96,7 +96,8 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
 
 
 def _asked(condition: Any) -> set[Any]:
-    """Return the loop variables on which a condition depends, except through tensors it reads."""
+    """Return the loop variables on which a condition depends, except through tensors that it
+    reads."""
 
     def unread(call: Any) -> Any:
         return tirx.const(0, str(call.ty)) if call.op == _LOAD else call
@@ -112,7 +113,7 @@ def _is_clamped(index: Any) -> bool:
 
 
 def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:
-    """Return the least and greatest value of an index, and whether it takes both."""
+    """Return the bounds of an index, and whether it reaches both."""
     linear = linear_in(index, list(ranges))
     if linear is None or not isinstance(linear[-1], tirx.IntImm):
         bound = analyzer.const_int_bound(analyzer.simplify(index))
@@ -137,7 +138,7 @@ def _loads(root: Any) -> list[Any]:
 
 
 def _unconditional(body: Any) -> list[Sequence[Any]]:
-    """Return the tensor and the indices of each load in a body that is under no condition."""
+    """Return the tensor and the indices of each load in a body that is not under a condition."""
     conditions = [
         *nodes_in(body, NODES.select),
         *nodes_in(body, tirx.And),

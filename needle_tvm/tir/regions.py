@@ -1,7 +1,7 @@
-"""Statements of lowered functions: loop nests, buffers over memory, and shared parallel regions.
+"""Analyses and builds statements of lowered functions: loop nests, buffers, parallel regions.
 
-Two pragmas of TVM's code generator for CPUs form a region (`codegen_cpu.cc`). A launch point wakes
-the thread pool, and parallel loops inside are distributed over the threads that it woke. After a
+A parallel region consists of two pragmas of TVM's CPU code generator (`codegen_cpu.cc`). A launch
+point wakes the thread pool, and parallel loops inside are distributed over its threads. After a
 statement with a barrier, all threads wait for each other.
 """
 
@@ -17,7 +17,7 @@ from needle_tvm.tir.functions import linear_in, lowered_loops, module_of, variab
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-# A body with more instructions than this becomes a function: the call adds less than 1 % to them.
+# A body with at least this many instructions becomes a function: the call adds less than 1 %.
 _TASK = 1000
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
@@ -32,9 +32,10 @@ def lowered(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def from_the_start(function: PrimFunc) -> PrimFunc:
-    """Return a lowered function whose arguments begin at the start of their memory, for a caller
-    that places them itself. Without this, arguments of statements that an op wrote may begin
-    anywhere in their memory."""
+    """Change a lowered function to expect its arguments at the start of their memory.
+
+    In a function with statements that an op wrote itself, arguments may have any offset. A caller
+    that places values in memory itself needs functions without offsets."""
     values: dict[Any, Any] = {}
     for buffer in filter(tirx.is_buffer_var, function.params):
         if isinstance(buffer.elem_offset, tirx.Var):
@@ -48,9 +49,9 @@ def from_the_start(function: PrimFunc) -> PrimFunc:
 
 
 def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
-    """Return a copy of a lowered function, and its body's statements.
+    """Return a copy of a lowered function, and the statements of the copy's body.
 
-    All its variables are new, so that one function can hold several copies.
+    All its variables are new, so that one function can contain several copies.
     """
     copy = s_tir.renew_defs(function)
     body = copy.body
@@ -64,7 +65,7 @@ def calling_tasks(
     lanes: int,
     add: Callable[[PrimFunc], Any],
 ) -> PrimFunc:
-    """Return a scheduled function that calls the same body functions (`tasks.shared`) as a parallel
+    """Change a scheduled function to call the same body functions (`tasks.shared`) as a parallel
     region that contains its nests. `lowered` is the same function after lowering."""
     copy, statements = copied(lowered)
     steps = [tasks.shared(each, {}, add) for each in bodies_apart(statements, symbolic, lanes)]
@@ -78,7 +79,7 @@ def is_view(statement: Any) -> bool:
 
 
 def is_shared_allocation(statement: Any) -> bool:
-    """Return whether a statement allocates a buffer that is not meant for registers."""
+    """Return whether a statement allocates a buffer that is not local (kept in registers)."""
     return isinstance(statement, tirx.AllocBuffer) and statement.buffer.scope() != "local"
 
 
@@ -107,8 +108,8 @@ def is_serial_loop(statement: Any) -> bool:
 
 
 def choice_of_nests(statement: Any) -> Any:
-    """If the statement is a loop nest, or an if that chooses between loop nests by their size,
-    return it with every nest parallel and every body marked by `tasks.apart`. Return None for any
+    """Mark the bodies of a loop nest, or of an if that chooses between loop nests by size, with
+    `tasks.apart`, and make serial nests parallel loops that run on one thread. Return None for any
     other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
@@ -122,17 +123,17 @@ def choice_of_nests(statement: Any) -> Any:
 
 
 def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -> list[Any]:
-    """Return the statements with bodies of nests marked by `tasks.apart`: all bodies if extents are
-    symbolic, otherwise only bodies so long that a call costs almost nothing, or no bodies if
-    `lanes` is None."""
+    """Return the statements with the bodies of nests marked by `tasks.apart`. If extents are
+    symbolic, mark all bodies. Otherwise mark only bodies so long that a call costs almost nothing,
+    or none if `lanes` is None."""
     if symbolic:
         return [choice_of_nests(each) or each for each in statements]
     return list(statements) if lanes is None else [_body_apart(each, lanes) for each in statements]
 
 
 def _body_apart(statement: Any, lanes: int) -> Any:
-    """Return a loop with its body marked by `tasks.apart` if the body's buffers are known and it is
-    so long that a call costs almost nothing; return other statements as they are."""
+    """Return a loop with its body marked by `tasks.apart` if the body's buffers are known and a
+    call costs almost nothing beside it; return other statements unchanged."""
     if not isinstance(statement, tirx.For) or statement.kind not in _LOOPS:
         return statement
     if buffers_in(statement) is None or instructions(statement.body, lanes) < _TASK:
@@ -146,7 +147,7 @@ def in_sequence(statements: Sequence[Any]) -> Any:
 
 
 def serial(nest: Any) -> Any:
-    """Return a nest in the form that one thread runs."""
+    """Return a nest as a serial loop, to run on one thread."""
     if not is_parallel(nest):
         return nest
     if isinstance(nest, tirx.IfThenElse):
@@ -155,8 +156,7 @@ def serial(nest: Any) -> Any:
 
 
 def all_serial(statement: Any) -> Any:
-    """Return a statement in the form that one thread runs, with all its parallel loops made
-    serial."""
+    """Return a statement with all its parallel loops made serial."""
 
     def serial_loop(node: Any) -> Any:
         if node.kind != tirx.ForKind.PARALLEL:
@@ -167,13 +167,12 @@ def all_serial(statement: Any) -> Any:
 
 
 def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
-    """Return one parallel loop; each of its iterations runs the same iteration of `first` and then
-    of `second`. Return None if an iteration of one may access memory that another iteration of the
-    other accesses too.
+    """Fuse two parallel loops: each iteration of the result runs that iteration of `first` and then
+    of `second`. Return None if different iterations of the two might access the same memory.
 
-    A buffer lies in the memory of a value. `key_of(buffer)` returns the key of that value if one
-    nest writes the value and the other accesses it; otherwise None. All accesses to such a value in
-    iteration i of both loops must lie in [i * n, (i + 1) * n), for one n.
+    Several buffers may lie in the memory of one value. `key_of(buffer)` returns the value's key if
+    one nest writes the value and the other accesses it, else None. In iteration i, both loops may
+    access only elements [i * n, (i + 1) * n) of such a value, with the same n.
     """
     if not all(isinstance(nest, tirx.For) and is_parallel(nest) for nest in (first, second)):
         return None
@@ -204,7 +203,7 @@ def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
 def _part(
     indices: Sequence[Any], variable: Any, bounds: Mapping[Any, tuple[int, int]]
 ) -> int | None:
-    """Return the n for which an index lies in [variable * n, (variable + 1) * n); None if it is not
+    """Return the n for which an index lies in [variable * n, (variable + 1) * n); None if no n is
     known."""
     if len(indices) != 1:
         return None
@@ -221,7 +220,7 @@ def _part(
 
 def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
     """Return a nest without the branches that `decide(condition)` rules out. `decide` returns None
-    if a condition may or may not hold."""
+    for a condition that may or may not hold."""
     if not isinstance(nest, tirx.IfThenElse):
         return nest
     decided = decide(nest.condition)
@@ -231,7 +230,7 @@ def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
 
 
 def _choice(condition: Any, branches: Sequence[Any]) -> Any:
-    """Return the choice between branches: the inverse of `_branches`."""
+    """Return the if statement with one or two branches; the inverse of `_branches`."""
     first, *others = branches
     return tirx.IfThenElse(condition, first, others[0] if others else None)
 
@@ -240,8 +239,8 @@ def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = N
     """Estimate a statement's instructions: its loads, stores and function calls.
 
     A vectorised loop counts once for every `lanes` iterations; a function such as exp counts as a
-    dozen. `sizes` are the values of symbolic extents, and select the branch of a choice by size. A
-    loop of unknown extent counts once, and so does a statement under another condition.
+    dozen instructions. `sizes` are the values of symbolic extents; they decide choices by size. A
+    loop of unknown extent counts once, and so do both branches of any other condition.
     """
     count, pending = 0, [(statement, 1)]
     while pending:
@@ -269,10 +268,10 @@ def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = N
 
 
 def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
-    """Return the buffers that a statement accesses, and the buffers among them that it writes.
+    """Return the buffers that a statement accesses, and those of them that it writes.
 
-    Return None if it also uses buffers' addresses, so that accesses are unknown, or if it may end
-    with an error: the other threads would wait for it forever.
+    Return None if it takes a buffer's address, which makes accesses unknown, or if it may fail: the
+    other threads would then wait forever.
     """
     calls = _found(statement, tvm.ir.expr.Call)
     if any(call.op in _POINTERS for call in calls) or may_fail(statement):
@@ -289,7 +288,7 @@ def may_fail(statement: Any) -> bool:
 
 
 def memory_of(view: Any) -> Any:
-    """Return the buffer whose memory a declared view lies over; None for any other statement."""
+    """Return the buffer that provides a declared view's memory; None for any other statement."""
     data = view.data
     if isinstance(data, tvm.ir.expr.Call) and data.op == _POINTERS[0]:
         return data.args[0]
@@ -297,15 +296,15 @@ def memory_of(view: Any) -> Any:
 
 
 def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
-    """Return the value of an extent or a condition of symbolic extents; None if it is unknown."""
+    """Return the value of an extent, or of a condition on symbolic extents; None if it is
+    unknown."""
     value = substituted(expr, sizes or {})
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
 def is_sized(buffer: Any, symbols: Collection[Any]) -> bool:
-    """Return whether the shape of a buffer is known except for `symbols`, and whether its first
-    element is at the start of its memory. Buffers of statements that an op wrote itself may begin
-    elsewhere."""
+    """Return whether a buffer's shape depends only on `symbols`, and its first element is at the
+    start of its memory. Buffers of statements that an op wrote itself may have an offset."""
     if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
         return False
     extents = [each for each in buffer.shape if not isinstance(each, int)]
@@ -322,11 +321,11 @@ def declared_over(buffer: Any, memory: Any) -> Any:
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
-    """Return a nest that accesses parts of other buffers instead of the buffers in `places`. All of
-    them have one axis. `places` maps a buffer to the other buffer and to the index in it of the
+    """Return a nest that accesses parts of larger buffers instead of the buffers in `places`. All
+    buffers have one axis. `places` maps a buffer to the larger buffer and to the index in it of the
     part's first element.
 
-    Loads and stores name the other buffer itself. If instead a view were declared over an address
+    Loads and stores access the larger buffer directly. If a view were declared over an address
     inside it, TVM's code generator would treat the view as separate memory, and LLVM could reorder
     accesses to parts that overlap.
     """
@@ -350,8 +349,8 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
-    """Return a nest that also stores to `other` everything that it stores to `buffer`; None if it
-    reads `buffer`, as it does for a sum that is kept in `buffer`."""
+    """Change a nest to store everything that it stores to `buffer` also to `other`. Return None if
+    it reads `buffer`, for example because it accumulates a sum there."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 
@@ -365,9 +364,9 @@ def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
 
 
 def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFunc:
-    """Return a function of statements, in the form of TVM's scheduled functions."""
-    # TVM's graph passes look into functions, and expect the root block with which every scheduled
-    # function begins.
+    """Return a function made of statements, in the form of TVM's scheduled functions."""
+    # TVM's graph passes look into functions, and expect the root block that every scheduled
+    # function has.
     body = in_sequence(statements) if statements else tirx.Evaluate(0)
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
     function = PrimFunc(list(parameters), root)
@@ -398,14 +397,14 @@ def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def steps_of(phases: Sequence[Sequence[Any]], several: bool) -> list[Any]:
-    """Return the statements of a step of a loop. With `several` threads, the threads wait for each
-    other after each phase."""
+    """Return the statements of one step of a loop. With `several`, threads wait for each other
+    after each phase."""
     return [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
 
 
 def loop(variable: Any, length: Any, steps: Sequence[Any], several: bool) -> list[Any]:
-    """Return a loop over `steps`, from `steps_of`; with `several` threads, as one parallel
-    region."""
+    """Return a loop that repeats `steps`, which come from `steps_of`; with `several`, it is one
+    parallel region."""
     if not steps:
         return []
     zero = tirx.const(0, "int64")
@@ -419,7 +418,7 @@ def _phase(nests: Sequence[Any], waits: bool) -> Any:
 
 
 def _on_one_thread(nest: Any) -> Any:
-    # The loop has two iterations, and one of them does nothing. Passes would remove a loop of one
+    # The loop has a second iteration, which does nothing: passes would remove a loop of one
     # iteration, and then every thread would run the nest.
     turn = tirx.Var("turn", "int32")
     return tirx.For(turn, 0, 2, tirx.ForKind.PARALLEL, tirx.IfThenElse(turn == 0, nest, None))

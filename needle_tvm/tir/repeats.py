@@ -1,8 +1,9 @@
 """Rewrites vectorised loops that store one repeated bfloat16 number as plain loops.
 
-TVM 0.27 stores bfloat16 as integers, but leaves out vectors that repeat one number, and then
-rejects its own code. Such a vector arises from a vectorised loop that stores the same value in each
-iteration: a broadcast along the loop, or a constant. LLVM vectorises the plain loop by itself.
+TVM 0.27 converts stored bfloat16 values to integers, but forgets vectors that repeat one number,
+and then rejects its own code. Such a vector arises from a vectorised loop that stores the same
+value in each iteration: a broadcast along the loop, or a constant. LLVM vectorises the plain loop
+by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 
 def plain_repeats(module: IRModule) -> IRModule:
-    """Make every vectorised loop that repeats a bfloat16 number plain, in a module's PrimFuncs."""
+    """Turn vectorised loops that store one repeated bfloat16 number into plain loops, in all
+    PrimFuncs of a module."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = tvm_ffi.structural_map(function.body, (tirx.For, _plain))
@@ -33,7 +35,7 @@ def _repeats(loop: Any) -> bool:
     stores = [s for s in nodes_in(loop.body, NODES.store) if str(s.buffer.dtype) == "bfloat16"]
     if not stores:
         return False
-    differ = {loop.loop_var}  # between iterations; axes of blocks are bound before their stores
+    differ = {loop.loop_var}  # the variables that differ between iterations
     for realize in reversed(nodes_in(loop.body, NODES.realize)):
         for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             if variables_of(value) & differ:

@@ -1,4 +1,4 @@
-"""Reads vectors whose elements are near each other as whole vectors, and shuffles them.
+"""Turns gathers of elements that are near each other into vector loads and shuffles.
 
     y[i * 16 + (0 .. 15)] = x[i * 8 + (0 .. 15) // 2]
 
@@ -7,8 +7,8 @@ repeats each element, and LLVM would read and insert 16 single elements. It beco
     y[i * 16 + (0 .. 15)] = shuffle(x[i * 8 + (0 .. 7)], 0, 0, 1, 1, ..)
 
 Elements at a stride, in reverse order, and at remainders of a position are read in the same way. No
-element before the first or after the last one is read. This runs after TVM's own passes, which make
-the vectors.
+element before the first or after the last one is read. The pass runs after TVM's own passes, which
+create the vectors.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in
 
-_MOST = 4  # vectors from which one is shuffled
+_MOST = 4  # the most vectors from which one is shuffled
 _ELEMENTS = ("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
 _ARITHMETIC: Any = (tirx.Add, tirx.Sub, tirx.Mul, *NODES.division)
 
-Split = tuple[Any, list[int]]  # a vector of integers: a scalar, and what each lane adds to it
+Split = tuple[Any, list[int]]  # a vector of integers, as a scalar and an offset for each lane
 
 
 def shuffled_reads(module: IRModule) -> IRModule:
-    """Rewrite such reads in a lowered module's functions for CPUs."""
+    """Rewrite gathers in a lowered module's functions for CPUs."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and target_info(function.attrs["target"]).is_cpu:
             if any(map(_is_gathered, nodes_in(function.body, NODES.load))):
@@ -37,7 +37,7 @@ def shuffled_reads(module: IRModule) -> IRModule:
 
 
 def _is_gathered(load: Any) -> bool:
-    """Return whether a read is of a vector whose elements are not neighbours."""
+    """Return whether a load reads a vector whose elements are not contiguous."""
     if not load.indices:
         return False
     index = load.indices[-1]
@@ -59,8 +59,8 @@ def _shuffled(body: Any) -> Any:
 
 
 def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
-    """Return the read as the fewest vectors that cover its elements, or the read itself if it needs
-    too many vectors."""
+    """Return a shuffle of the fewest vectors that cover the elements of a load, or the load itself
+    if it needs too many vectors."""
     lanes, first, last = len(added), min(added), max(added)
     width = min(lanes, last - first + 1)
     begins = [*range(first, last + 2 - width, width)]
@@ -76,13 +76,13 @@ def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
     for each in added:
         number = max(i for i, begin in enumerate(begins) if begin <= each)
         places.append(tirx.const(number * width + each - begins[number], "int32"))
-    # TVM accepts no more indices than there are elements, so some vectors are passed twice; they
-    # are read once.
+    # TVM accepts no more indices than there are elements in the vectors, so the vectors may be
+    # passed several times; each is still read only once.
     return tirx.Shuffle(vectors * -(-lanes // (width * len(vectors))), places)
 
 
 class _Splitting:
-    """Splits vectors of integers in a statement whose variables are bound once."""
+    """Splits vectors of integers in a statement that binds each variable once."""
 
     def __init__(self, body: Any) -> None:
         self._analyzer = tvm.sym.Analyzer()
@@ -122,7 +122,7 @@ class _Splitting:
             return None
         if isinstance(vector, tirx.Mul):
             return a[0] * _like(a[0], number), [x * number for x in a[1]]
-        # a[0] must be base plus a multiple of the divisor; otherwise remainders differ by call.
+        # a[0] must be a known base plus a multiple of the divisor; otherwise its remainder varies.
         modular = self._analyzer.modular_set(a[0])
         if int(modular.coeff) % number:
             return None

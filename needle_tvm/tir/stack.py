@@ -1,10 +1,10 @@
 """Puts buffers of scope "local" on the stack, for a CPU.
 
-Before: small buffers of scope "local" in the host's functions: the tiles of kernels.
+Before: functions for the CPU have small buffers of scope "local", the tiles of kernels.
 
-After: they lie on the stack, where LLVM keeps them in registers. Otherwise TVM would take each
-buffer from a pool of the thread and give it back, once per tile, and would therefore write the
-tile's sums to memory.
+After: these lie on the stack, where LLVM keeps them in registers. Otherwise TVM would allocate each
+buffer from a per-thread pool and free it again for every tile, so the tile's sums would go through
+memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in
 
-# Bytes of a buffer, and of all such buffers of a function. Twice the vector registers of AVX-512
-# hold any tile; a larger buffer costs more to fill than to take from the pool.
+# The most bytes that one buffer may have, and that all such buffers of a function may have. LARGEST
+# is twice the size of AVX-512's vector registers, which is enough for any tile; a larger buffer
+# takes longer to fill than to allocate from the pool.
 LARGEST, MOST = 1 << 12, 1 << 17
 _ON_STACK = "disable_lower_builtin"  # TVM's annotation
 
 
 def on_the_stack(module: IRModule) -> IRModule:
-    """Mark the buffers of functions that TVM's pipeline has lowered. If a function has more than
-    `MOST` bytes of them, the rest stay in the pool."""
+    """Mark the small local buffers of functions that TVM's pipeline has lowered. If a function has
+    more than `MOST` bytes of them, the rest stay in the pool."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and (body := _marked(function)) is not None:
             module.update_func(name, function.with_body(body))
@@ -59,7 +60,8 @@ def _marked(function: PrimFunc) -> Any:
 
 
 def size_of(buffer: Any) -> float:
-    """Return the bytes of a buffer, also of vectors; infinity if an extent is not a number."""
+    """Return the size of a buffer in bytes, where its elements may be vectors; infinity if an
+    extent is not a constant."""
     extents = [getattr(each, "value", each) for each in buffer.shape]
     if not all(isinstance(each, int) for each in extents):
         return math.inf

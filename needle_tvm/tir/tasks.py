@@ -1,18 +1,18 @@
-"""Makes bodies of loops separate functions in the generated code; equal bodies share one function.
+"""Turns loop bodies into separate functions in the generated code; equal bodies share one function.
 
-LLVM takes more than linear time for a function, and a body that holds a choice between nests is
-long. Layers of equal shapes differ only in their buffers, so that one function serves them all.
+LLVM takes more than linear time to compile a function, and a body with a choice between nests is
+long. Layers of equal shapes differ only in their buffers, so they can all use one function.
 
-`apart` marks a body: TVM's code generator makes it a function that is never inlined. `shared` then
-moves it to a PrimFunc that takes its buffers as pointers:
+`apart` marks a body: TVM's code generator turns it into a function that is never inlined. `shared`
+then moves it to a PrimFunc that takes its buffers as pointers:
 
     for p in parallel(n): apart(y[p] = x[p] + 1)
 
     for p in parallel(n): task(x, y, n, p)
 
 The mark is set again around the function's body (`apart_again`). If the function were inlined, LLVM
-could reorder accesses of two calls to the same memory: in TVM's code, buffers of different names
-never overlap.
+could reorder accesses of two calls to the same memory, because TVM tells it that buffers of
+different names never overlap.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, s_tir, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import variables_of
 
-Places = Mapping[Any, tuple[Any, Any]]  # buffer -> the buffer it is a part of, and where it begins
+Places = Mapping[Any, tuple[Any, Any]]  # buffer -> the buffer that contains it, and its offset
 
-_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
-# The type in which functions take integers. A loop's variable may be an int64 that TVM narrows to
-# int32, and a cast back to int64 would then be missing.
+_APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of function names
+# The type in which functions take integers. TVM may narrow an int64 loop variable to int32, and
+# would then not cast it back for an int64 parameter.
 _NUMBER = "uint64"
 _INTERNAL = "needle.internal"  # attribute of functions that only other functions call
-_SYMBOL = "needle.symbol"  # attribute of functions that other modules' functions call: their name
-_CPU = 1  # DLPack's number of the device
+_SYMBOL = "needle.symbol"  # attribute with the name by which functions of other modules call one
+_CPU = 1  # DLPack's device type
 
 
 def apart(statement: Any) -> Any:
     """Return a statement that becomes a separate function in the generated code."""
     marked = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, statement)
-    # Another statement must follow: TVM 0.27 would count later code as part of the function.
+    # Another statement must follow: otherwise TVM 0.27 treats later code as part of the function.
     nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
     return tirx.SeqStmt([marked, nothing])
 
 
 def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
-    """Return a nest that calls functions in place of the bodies that are `apart`.
+    """Replace the bodies in a nest that are marked by `apart` with function calls.
 
-    `add` enters a function into the module, unless an equal one is there, and returns its global
+    `add` adds a function to the module, unless it has an equal one, and returns its global
     variable. The buffers in `places` are parts of other buffers.
     """
 
@@ -61,8 +61,8 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
 
 
 def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
-    """Return a module whose functions call functions that `add` enters into another module, in
-    place of the functions that `shared` entered into this module."""
+    """Redirect calls to functions that `shared` added to this module: `add` adds the functions to
+    another module, and the calls go there."""
     own = {
         variable: function
         for variable, function in module.functions_items()
@@ -95,7 +95,8 @@ def _used(body: Any) -> list[Any]:
 
 
 def _given(used: Any, places: Places) -> Any:
-    """Return the argument that a caller passes for a variable or a buffer (its address)."""
+    """Return the argument that a caller passes for a variable (its value) or a buffer (its
+    address)."""
     if used in places:
         memory, first = places[used]
         return tirx.address_of(memory[first])
@@ -105,7 +106,8 @@ def _given(used: Any, places: Places) -> Any:
 
 
 def _function(mark: Any, used: list[Any]) -> PrimFunc:
-    """Return a function of one marked statement; its parameters stand for `used`, numbers first."""
+    """Return a function that runs one marked statement; its parameters are those in `used`, the
+    numbers before the buffers."""
     numbers = [each for each in used if not tirx.is_buffer_var(each)]
     values = {each: tirx.Var(each.name, str(each.ty)) for each in numbers}
     parameters, declared = [], []
@@ -129,7 +131,7 @@ def _function(mark: Any, used: list[Any]) -> PrimFunc:
 
 
 def internal(module: IRModule) -> IRModule:
-    """Remove the symbols by which a virtual machine would call the functions of `shared`."""
+    """Remove the symbols of the functions of `shared`, which a virtual machine never calls."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
             module.update_func(variable, function.without_attr("global_symbol"))
@@ -137,8 +139,8 @@ def internal(module: IRModule) -> IRModule:
 
 
 def external(module: IRModule) -> IRModule:
-    """Call the functions of `shared` by symbols, so that each can be in its own module. The modules
-    must be linked into one library."""
+    """Call the functions of `shared` through symbols, so that each can be in its own module. The
+    modules must be linked into one library."""
     own = {
         variable: f"needle_{variable.name_hint}"
         for variable, function in module.functions_items()
@@ -159,12 +161,12 @@ def external(module: IRModule) -> IRModule:
 
 
 def apart_again(module: IRModule) -> IRModule:
-    """Mark the bodies of the functions of `shared`, and note the device on which they may allocate
-    memory, as TVM does in functions that have a symbol.
+    """Mark the bodies of the functions of `shared` by `apart`, and add the device attributes that
+    allocations need, as TVM does in functions that have a symbol.
 
-    This runs after TVM has placed allocations. Registers that are allocated outside the mark are
-    memory inside it, and a sum in memory takes several times as long. A function ends without a
-    return; TVM adds one that returns 0.
+    This runs after TVM has placed allocations: a local buffer that is allocated outside the mark
+    would be in memory and not in registers, and a sum would take several times as long. TVM adds
+    the missing return statement, which returns 0.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):

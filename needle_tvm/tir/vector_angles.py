@@ -1,4 +1,4 @@
-"""Formulas of `vector_math` for ordinary arguments; the C library computes all others."""
+"""Formulas for `vector_math` that fall back on the C library for extreme arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cosine(v: Text, x: Value) -> Value:
 
 
 def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
-    """Return the sine of x + turn * pi / 2: a polynomial of the difference between x and the
+    """Return the sine of x + turn * pi / 2, by a polynomial in the difference between x and the
     nearest multiple of pi / 2."""
     if not v.has_fma:
         return v.lane_by_lane(function, x)
@@ -41,8 +41,8 @@ def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
 
 
 def remainder(v: Text, x: Value, y: Value) -> Value:
-    """Return C's fmod. The quotient is exact up to 2^22, or 2^51 for float64. If the quotient was
-    rounded up, the remainder is below 0."""
+    """Return C's fmod. Quotients up to 2^22, or 2^51 for float64, are exact or one too large. If
+    the quotient is one too large, the remainder is below 0 and is corrected."""
     narrow = x.element == "float"
     function = "@fmodf" if narrow else "@fmod"
     if not v.has_fma:
@@ -57,7 +57,7 @@ def remainder(v: Text, x: Value, y: Value) -> Value:
 
 
 def power(v: Text, x: Value, y: Value) -> Value:
-    """Return C's powf: 2^(y * log2(|x|)) in float64, with C's sign and exceptions."""
+    """Return C's powf: 2^(y * log2(|x|)) in float64, with C's sign and special cases."""
     if not v.has_fma:
         return v.lane_by_lane("@powf", x, y)
     zero, one, infinity = v.wide(0.0), v.wide(1.0), v.wide(float("inf"))
@@ -71,7 +71,8 @@ def power(v: Text, x: Value, y: Value) -> Value:
     t = v.select(t < least, least, t)
     result = v.cast("fptrunc", _exp2(v, t), "float")
     result = v.select(base.equals(one), v.constant(1.0), result)
-    # An odd whole exponent keeps the sign of x. For x below 0, other exponents have no result.
+    # With an odd whole exponent, the result has the sign of x. For x below 0, the result is NaN if
+    # the exponent is not whole.
     whole = v.intrinsic("trunc", y).equals(y)
     half = y * v.constant(0.5)
     even = v.intrinsic("trunc", half).equals(half)
@@ -87,8 +88,8 @@ def power(v: Text, x: Value, y: Value) -> Value:
 
 
 def _log2(v: Text, x: Value) -> Value:
-    """Return log2(2^e * m) of a normal float64 with m in [sqrt(1/2), sqrt(2)], to 36 bits, by the
-    series of the inverse hyperbolic tangent of (m - 1) / (m + 1)."""
+    """Return log2 of a normal float64 x = 2^e * m, with m in [sqrt(1/2), sqrt(2)], to 36 bits, by
+    the series of the inverse hyperbolic tangent of (m - 1) / (m + 1)."""
     shift = v.integer(52, "i64")
     bits = v.bits(x)
     above = bits - v.integer(int(constant("SqrtHalfBits")), "i64")
@@ -102,7 +103,7 @@ def _log2(v: Text, x: Value) -> Value:
 
 
 def _polynomial(v: Text, x: Value, coefficients: Sequence[float]) -> Value:
-    """Return a polynomial of float64, by Horner's scheme."""
+    """Return the value of a float64 polynomial, by Horner's scheme."""
     p = v.wide(coefficients[0])
     for coefficient in coefficients[1:]:
         p = v.fma(p, x, v.wide(coefficient))
@@ -110,7 +111,7 @@ def _polynomial(v: Text, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _exp2(v: Text, x: Value) -> Value:
-    """Return 2^x for the arguments that `power` allows."""
+    """Return 2^x for arguments in the range to which `power` clips them."""
     shift = v.wide(constant("RoundWide"))
     shifted = x + shift
     f = (x - (shifted - shift)) * v.wide(constant("Ln2Wide"))

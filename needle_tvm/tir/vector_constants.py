@@ -1,4 +1,4 @@
-"""The constants of vector_constants.h, which needle's own kernels and compiled code share."""
+"""Reads the constants in vector_constants.h, which needle's own kernels and compiled code share."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TABLE = _read(Path(__file__).with_suffix(".h").read_text())
 
 
 def table(name: str) -> tuple[float, ...]:
-    """Return the row `k` + name, such as the coefficients of "Exp"."""
+    """Return the values of the constant `k` + name, such as the coefficients "Exp"."""
     return _TABLE[name]
 
 
 def constant(name: str) -> float:
-    """Return the only value of a row."""
+    """Return the value of a constant that has only one."""
     (value,) = _TABLE[name]
     return value

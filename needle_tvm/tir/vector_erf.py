@@ -1,4 +1,4 @@
-"""erf of float32 in vectors (see `vector_math`)."""
+"""Computes erf of float32 vectors (see `vector_math`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from needle_tvm.tir.vector_constants import table
 from needle_tvm.tir.vector_text import Text, Value
 
-_SCALE = 3.90625  # intervals per 1 of x
-_ONE_FROM = 3.95  # the table gives 1 there, as erf does in float32 from 3.92 on
-# Coefficients of erf(t) / t = c0 + c1 r + .. with t = (n + r) / _SCALE and |r| <= 1/2, the highest
-# power first, for n = 0 to 15: least squares of relative errors at Chebyshev nodes.
+_SCALE = 3.90625  # the number of intervals from x to x + 1
+_ONE_FROM = 3.95  # where the table gives 1; in float32, erf is 1 from 3.92 on
+# Coefficients of erf(t) / t = c0 + c1 r + .. with t = (n + r) / _SCALE and |r| <= 1/2: one tuple
+# per power, the highest first, for n = 0 to 15. Fitted by least squares of the relative errors at
+# Chebyshev nodes.
 # fmt: off
 _BY_INTERVAL = (
     (
@@ -54,13 +55,13 @@ _BY_INTERVAL = (
 
 
 def erf(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """Return erf. If one instruction looks up 16 numbers, use a table of polynomials, within 1.4
-    ulp (as in oneDNN's gelu); else two polynomials, within 1 ulp."""
+    """Return erf of `x`. If one instruction can look up 16 numbers, use a table of polynomials, as
+    in oneDNN's gelu (error up to 1.4 ulp); else use two polynomials (up to 1 ulp)."""
     return _by_table(v, x) if v.has_wide_parts else _by_exp(v, x, exp)
 
 
 def _by_table(v: Text, x: Value) -> Value:
-    """Return x times the polynomial of its interval. Magnitudes are clipped to `_ONE_FROM`, where
+    """Return x times the polynomial for its interval. Magnitudes are clipped to `_ONE_FROM`, where
     erf is 1."""
     t, most, scale = v.magnitude(x), v.constant(_ONE_FROM), v.constant(_SCALE)
     shift = v.named("Round")
@@ -71,11 +72,12 @@ def _by_table(v: Text, x: Value) -> Value:
     p, *others, constant = (v.looked_up(row, place) for row in _BY_INTERVAL)
     for coefficient in others:
         p = v.fma(p, r, coefficient)
-    return v.with_sign_of(x, v.fma(constant, t, p * (r * t)))  # the large part is rounded once
+    # The large part of the sum is rounded only once.
+    return v.with_sign_of(x, v.fma(constant, t, p * (r * t)))
 
 
 def _by_exp(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """Return erf by one polynomial near 0, and by one in the exponent elsewhere."""
+    """Return erf(x): a polynomial near 0, elsewhere 1 - e^(polynomial)."""
     t, s = v.magnitude(x), x * x
     r, u = (v.polynomial(t, *table(name)) for name in ("ErfFirst", "ErfSecond"))
     r = r * s + u

@@ -1,15 +1,15 @@
-"""Elementary functions of float32 as arithmetic that LLVM keeps in vectors.
+"""Writes elementary functions of float32 as arithmetic on vectors.
 
 LLVM calls the C library for `exp` and similar functions, once for every element of a vector.
-`register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised. They
-call functions whose LLVM IR `with_definitions` adds, and LLVM inlines these. The functions are the
+`register` gives TVM other lowerings for them on CPUs, which run after loops are vectorised. They
+call functions whose LLVM IR `with_definitions` adds, and which LLVM inlines. The functions are the
 branch-free formulas of needle's own kernels (src/cpu/isa/math.h), with the same constants
 (vector_constants.h) and the same error bounds in units in the last place. Infinities, NaN
 and subnormal numbers give correct results; other dtypes keep TVM's lowering.
 
 The formulas are not TVM expressions. A TVM expression can use a value twice only by naming it with
 `Let`. TVM's code generator may reject a `Let` within the value of another `Let`; otherwise it
-visits the inner one once for each outer one.
+visits the inner `Let` repeatedly, once for each `Let` around it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _exp(v: Text, x: Value) -> Value:
     scaled = v.scaled(p, n)
     if scaled is not None:
         return scaled
-    # Multiply by two factors, so that results may be subnormal. The lowest bits of `shifted` are n
-    # plus twice the exponent bias; the shift to the left drops all others.
+    # Multiply by two powers of two, so that results may be subnormal. The lowest bits of `shifted`
+    # are n plus twice the exponent bias; the shift to the left drops all other bits.
     e = v.bits(shifted)
     half = e >> v.integer(1)
     for part in (half, e - half):
@@ -82,12 +82,12 @@ def _erf(v: Text, x: Value) -> Value:
 
 
 def _erf_float64(v: Text, x: Value) -> Value:
-    """Return the C library's erf, lane by lane: LLVM has no erf of vectors to split by itself."""
+    """Return the C library's erf, lane by lane, because LLVM has no erf for vectors."""
     return v.lane_by_lane("@erf", x)
 
 
 def _log(v: Text, x: Value) -> Value:
-    """Return log(2^i * (1 + m)) with m in [-1/3, 1/3]."""
+    """Return log(x) for x = 2^i * (1 + m) with m in [-1/3, 1/3]."""
     zero, infinity = v.constant(0.0), v.constant(float("inf"))
     tiny = x < v.named("LeastNormal")
     scaled = v.bits(v.select(tiny, x * v.constant(8388608.0), x))
@@ -116,9 +116,9 @@ def _bfloat16(v: Text, x: Value) -> Value:
 
 
 def _odd(v: Text, x: Value) -> Value:
-    """Round a float64 to odd float32: to the neighbour nearer to 0, with the last bit set if
-    anything was lost (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE
-    Trans. Computers 57, 2008). Rounding the result to fewer bits equals rounding x to them once.
+    """Round a float64 to float32 by rounding to odd: towards 0, with the last bit set if anything
+    was lost (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans.
+    Computers 57, 2008). Rounding the result to fewer bits then equals rounding x directly.
     """
     narrow = v.instruction(f"fptrunc {x} to {v.type_of('float')}", "float")
     back = v.instruction(f"fpext {narrow} to {v.type_of('double')}", "double")
@@ -143,13 +143,13 @@ _FORMULAS: dict[str, Callable[..., Value]] = {
     "fmod": remainder,
     "fmod_float64": remainder,
 }
-# Our own operations on CPUs: float32 -> float32, float64 -> float32, and C's fmod of either.
+# Our own CPU operations: float32 -> float32, float64 -> float32, and C's fmod in both dtypes.
 ROUND_TO_BFLOAT16, ROUND_TO_ODD = "tirx.needle_bfloat16", "tirx.needle_odd"
 _FMOD = "tirx.needle_fmod"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD, "fmod": _FMOD}
 _TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # others: float32
 _OF_TWO = ("pow", "fmod", "fmod_float64")
-# The formulas of float64 for vectors only, and the formulas for vectors and single elements.
+# Formulas for float64: those for vectors only, and those for vectors and single elements.
 _VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}
 _FLOAT64 = {"fmod": "fmod_float64"}
 _ATTRIBUTE = "llvm.FLowerIntrinsic"
@@ -158,8 +158,8 @@ _FUNCTION = re.compile(rf"needle_({'|'.join(sorted(_FORMULAS, reverse=True))})_x
 
 
 def register() -> None:
-    """Make TVM call the formulas in all code that this process builds for CPUs. Call once."""
-    # These calls take vectors like others, but without this, TVM would not vectorise their loops.
+    """Make TVM use the formulas in all code that this process builds for CPUs. Call once."""
+    # Without this attribute, TVM would not vectorise loops that call these functions.
     for name in ("isnan", "erf"):
         tvm.ir.register_op_attr(f"tirx.{name}", "TVectorizable", True)
     for name in _OWN.values():
@@ -190,8 +190,8 @@ def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[An
 
 
 def of_vectors(module: IRModule) -> IRModule:
-    """Replace calls of C's fmod in a module's functions for CPUs with our own operation: TVM makes
-    no vectors of fmod."""
+    """Replace calls to C's fmod in a module's functions for CPUs with our own operation, because
+    TVM does not vectorise fmod."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and target_info(function.attrs["target"]).is_cpu:
             if any(map(_is_fmod, nodes_in(function.body, NODES.call))):
@@ -210,7 +210,7 @@ def _own_fmod(call: Any) -> Any:
 
 
 def with_definitions(module: IRModule) -> IRModule:
-    """Add to each function of a module the IR of the formulas that it calls."""
+    """Give each function of a module the IR of the formulas that it calls."""
 
     def text(called: list[re.Match[str]], function: PrimFunc) -> str:
         machine = target_info(function.attrs["target"])
@@ -220,7 +220,7 @@ def with_definitions(module: IRModule) -> IRModule:
 
 
 def _definitions(functions: Sequence[tuple[str, str]], machine: TargetInfo) -> str:
-    """Return the LLVM IR of functions by name and lanes: on vectors, or scalars for one lane."""
+    """Return the LLVM IR of functions, given by name and number of lanes (1 for scalars)."""
     lines: list[str] = []
     declared: set[str] = set()
     for name, lanes in functions:
@@ -228,7 +228,7 @@ def _definitions(functions: Sequence[tuple[str, str]], machine: TargetInfo) -> s
         of = "double" if name in _TAKES else "float"
         given = [Value(text, each, of) for each in ("%x", "%y")[: 2 if name in _OF_TWO else 1]]
         result = _FORMULAS[name](text, *given)
-        # linkonce_odr: one copy in a program, however many modules define the same function.
+        # linkonce_odr: a program has one copy, however many of its modules define the function.
         kind = f"linkonce_odr {text.type_of(result.element)}"
         parameters = ", ".join(map(str, given))
         signature = f"{kind} @needle_{name}_x{lanes}({parameters}) alwaysinline"

@@ -1,4 +1,4 @@
-"""Writes the LLVM IR of functions of vectors, instruction by instruction (see `vector_math`)."""
+"""Writes the LLVM IR of functions on vectors, instruction by instruction (see `vector_math`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from needle_tvm.tir.vector_constants import constant
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
 _LOOK_UP = "llvm.x86.avx512.permvar.sf.512"
-_AVX512 = "avx512f"  # the feature that has these two instructions
-_PART = 16  # floats of one of their vectors
+_AVX512 = "avx512f"  # the feature with these two instructions
+_PART = 16  # floats in one of their vectors
 _AS_SET = 4  # the current rounding mode
 
 
@@ -39,7 +39,7 @@ class Value:
         return self._arithmetic("fdiv", "", other)
 
     def __and__(self, other: Value) -> Value:
-        """Return `and` of bits or of conditions."""
+        """Return the bitwise and, or the logical and of conditions."""
         return self._text.instruction(f"and {self}, {other.name}", self.element)
 
     def __or__(self, other: Value) -> Value:
@@ -73,7 +73,7 @@ class Value:
 
 
 class Text:
-    """Writes the body of a function of vectors of `lanes` lanes."""
+    """Writes the body of a function on vectors with `lanes` lanes."""
 
     def __init__(self, lanes: int, machine: TargetInfo) -> None:
         self._lanes, self._machine = lanes, machine
@@ -95,30 +95,30 @@ class Text:
         return Value(self, text, element)
 
     def constant(self, value: float) -> Value:
-        """Return the nearest float32."""
+        """Return a constant vector of the nearest float32."""
         return self._literal(_hexadecimal(value), "float")
 
     def named(self, name: str) -> Value:
-        """Return a float32 of the table of constants."""
+        """Return the float32 constant `name` of the table, as a vector."""
         return self.constant(constant(name))
 
     def wide(self, value: float) -> Value:
-        """Return a float64."""
+        """Return a constant vector of a float64."""
         return self._literal("0x" + struct.pack(">d", value).hex().upper(), "double")
 
     def like(self, x: Value, value: float) -> Value:
-        """Return a float of x's type."""
+        """Return a constant vector of a float of x's type."""
         return self.wide(value) if x.element == "double" else self.constant(value)
 
     def integer(self, value: int, element: str = "i32") -> Value:
         return self._literal(str(value), element)
 
     def cast(self, kind: str, x: Value, element: str) -> Value:
-        """Return x converted by one of LLVM's conversions, such as `fpext`."""
+        """Return x converted by an LLVM conversion, such as `fpext`."""
         return self.instruction(f"{kind} {x} to {self.type_of(element)}", element)
 
     def intrinsic(self, name: str, *values: Value) -> Value:
-        """Call one of LLVM's functions of floats: fma, trunc, fabs, copysign and the like."""
+        """Call an LLVM intrinsic on floats, such as fma, trunc, fabs or copysign."""
         element = values[0].element
         bits = {"float": "f32", "double": "f64"}[element]
         suffix = bits if self._lanes == 1 else f"v{self._lanes}{bits}"
@@ -133,7 +133,8 @@ class Text:
         return self.intrinsic("fma", a, b, c)
 
     def unless(self, condition: Value, result: Value, function: str, *values: Value) -> Value:
-        """Return `result`, but a C function's result in lanes where the condition holds."""
+        """Return a C function's result in lanes where the condition holds, and `result` in
+        others."""
         kind, any_lane = self.type_of(result.element), condition.name
         if self._lanes > 1:
             of = self.type_of("i1")
@@ -155,7 +156,7 @@ class Text:
         return self.instruction(f"bitcast {bits} to {self.type_of('float')}", "float")
 
     def signed(self, bits: Value) -> Value:
-        """Return the float that equals these bits as a signed integer."""
+        """Return the bits, read as a signed integer, converted to float."""
         return self.instruction(f"sitofp {bits} to {self.type_of('float')}", "float")
 
     def as_integer(self, condition: Value) -> Value:
@@ -175,14 +176,16 @@ class Text:
         return self.float_of(self.bits(magnitude) | (self.bits(x) & self.integer(_SIGN)))
 
     def polynomial(self, x: Value, *coefficients: float) -> Value:
-        """Return a polynomial by Horner's scheme, the highest power first."""
+        """Return the value of a polynomial by Horner's scheme; coefficients begin with the highest
+        power."""
         value = self.constant(coefficients[0])
         for coefficient in coefficients[1:]:
             value = value * x + self.constant(coefficient)
         return value
 
     def scaled(self, x: Value, n: Value) -> Value | None:
-        """Return x * 2^n for whole numbers n, rounded once; None if no instruction does that."""
+        """Return x * 2^n for whole numbers n, rounded once; None if there is no such
+        instruction."""
         if not self.has_wide_parts:
             return None
         part = self.type_of("float", _PART)
@@ -192,19 +195,19 @@ class Text:
 
     @property
     def has_wide_parts(self) -> bool:
-        """Whether vectors are whole registers of 16 floats, with AVX-512's instructions."""
+        """Whether vectors fill whole registers of 16 floats and AVX-512 is available."""
         return self._lanes % _PART == 0 and self._machine.has(_AVX512)
 
     def looked_up(self, table: Sequence[float], place: Value) -> Value:
-        """Return elements of a table of 16, at the lowest four bits of integers. Call it only if
-        `has_wide_parts`."""
+        """Return elements of a table of 16; the index is the lowest four bits of `place`. Call it
+        only if `has_wide_parts`."""
         part, places = (self.type_of(each, _PART) for each in ("float", "i32"))
         self.declared.add(f"declare {part} @{_LOOK_UP}({part}, {places})")
         numbers = ", ".join(f"float {_hexadecimal(value)}" for value in table)
         return self._by_parts(lambda at: f"@{_LOOK_UP}({part} <{numbers}>, {at})", place)
 
     def _by_parts(self, call: Callable[..., str], *values: Value) -> Value:
-        """Return a vector of the results of an instruction for 16 floats at a time."""
+        """Apply an instruction to 16 floats at a time; return the results as one vector."""
         parts = []
         for first in range(0, self._lanes, _PART):
             lanes = range(first, first + _PART)
@@ -215,7 +218,7 @@ class Text:
             text = f"call {self.type_of('float', _PART)} {call(*given)}"
             parts.append(self.instruction(text, "").name)
         width = _PART
-        while len(parts) > 1:  # join pairs; if their number is odd, join the last with poison
+        while len(parts) > 1:  # join pairs; an odd part out is joined with poison
             parts = [
                 self._joined(parts[i], parts[i + 1] if i + 1 < len(parts) else "poison", width)
                 for i in range(0, len(parts), 2)
@@ -228,15 +231,15 @@ class Text:
         )
 
     def rounded(self, x: Value) -> Value:
-        """Return x, rounded before it enters a sum. A fused multiply-add would add the product
-        unrounded, where it may not have overflowed to infinity yet."""
+        """Return x, so that LLVM does not fuse the multiplication that computes it into a
+        multiply-add. That would add the unrounded product, which has not overflowed to infinity."""
         suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
         kind, name = self.type_of("float"), f"@llvm.arithmetic.fence.{suffix}"
         self.declared.add(f"declare {kind} {name}({kind})")
         return self.instruction(f"call {kind} {name}({x})", "float")
 
     def lane_by_lane(self, function: str, *values: Value) -> Value:
-        """Return a vector of a C function's results for each element of its arguments."""
+        """Call a C function for each element of the arguments; return the results as a vector."""
         kind = values[0].element
         self.declared.add(f"declare {kind} {function}({', '.join([kind] * len(values))})")
         if self._lanes == 1:
@@ -261,7 +264,7 @@ class Text:
 
 
 def _hexadecimal(value: float) -> str:
-    """Return the nearest float32, written as the bits of a double, as LLVM reads it."""
+    """Return the nearest float32 in LLVM's notation: the bits of the equal double."""
     nearest = struct.unpack("f", struct.pack("f", value))[0]
     return "0x" + struct.pack(">d", nearest).hex().upper()
 

@@ -22,33 +22,33 @@ from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import facts
 
 WRONG = "wrong"  # kind of a candidate that ran but gave wrong results
-UNFIT = "unfit"  # kind of a candidate whose kernels spill too many of a GPU's registers
+UNFIT = "unfit"  # kind of a candidate whose GPU kernels spill too many registers
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Time limits of one request: preparing a gate, building a candidate, running it."""
+    """Time limits for one request: preparing a gate, building a candidate, or running it."""
 
     prepare: float
     build: float
     run: float
 
 
-# Keyed by code generator. nvcc takes seconds, and so may a process's first use of a GPU.
+# By code generator. nvcc takes seconds, and a process's first use of a GPU may also take seconds.
 _SECONDS = {CPU: Seconds(300.0, 10.0, 15.0), GPU: Seconds(300.0, 90.0, 30.0)}
 _SERVICE = "needle_tvm.tune.measure.services:serve"
-# How a candidate is timed: meta_schedule's defaults.
+# Candidates are timed with meta_schedule's defaults.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 
 
 class Bench:
     """A pool of processes that build, judge and time candidates; a context manager that ends them.
 
-    `target` is TVM's description of the target of candidates, and `device` is where they run on
-    this machine (`measure.steps.measure`). `threads` is how many candidates are built at once, and
-    how many threads CPU code uses. `environment` is set in the processes. With `cluster`, a Dask
-    scheduler's address, candidates run on its workers. Modules are TVM's JSON text; a gate is the
-    folder that `prepare` filled.
+    `target` is TVM's description of the candidates' target, and `device` is this machine's device
+    on which they run (`measure.steps.measure`). `threads` is the number of candidates that are
+    built at once, and the number of threads of CPU code. `environment` is set in the processes.
+    With `cluster`, a Dask scheduler's address, candidates run on its workers. Modules are TVM's
+    JSON text; a gate is a folder that `prepare` filled.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Bench:
         self._stack.__exit__(kind, error, where)
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
-        """Write the gates of unscheduled functions; yield (number, gate, outcome) as each one ends.
+        """Write the gates of unscheduled functions; yield (number, gate, outcome) as each is done.
 
         The outcome's value is the return value of `measure.steps.prepare`.
         """
-        # This machine's CPU computes the reference results for any target of the candidates.
+        # Whatever the candidates' target, this machine's CPU computes the reference results.
         target = {"kind": CPU, "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
@@ -111,7 +111,7 @@ class Bench:
     def measure(
         self, modules: Sequence[str], gates: Sequence[Path], spills: int | None = None
     ) -> Iterator[tuple[int, Path, Outcome]]:
-        """Build and run modules; yield (number, library, outcome) as each one ends.
+        """Build and run modules; yield (number, library, outcome) as each is done.
 
         The outcome's value is the return value of `measure.steps.measure`. Its kind is WRONG if the
         gate rejected the results, and UNFIT if a GPU thread spills more bytes than `spills`.
@@ -159,12 +159,12 @@ def seconds(outcome: Outcome) -> float | None:
 
 
 def _judged(outcome: Outcome, kind: str) -> Outcome:
-    """Return the outcome with its kind set to `kind` if the service's answer has that key."""
+    """Return the outcome, with its kind changed to `kind` if the service's answer has that key."""
     if outcome.kind != OK or kind not in outcome.value:
         return outcome
     return Outcome(kind, outcome.value, outcome.value[kind], outcome.seconds)
 
 
 def _memory() -> int:
-    """Return the bytes of memory that one candidate may use."""
+    """Return the number of bytes of memory that one candidate may use."""
     return int(psutil.virtual_memory().total) // 2

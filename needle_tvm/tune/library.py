@@ -1,6 +1,6 @@
 """Compile one function into a shared library in a fraction of a second, and load the library.
 
-The workers call it: `measure.steps` for candidates, `gate.reference` for reference results.
+The workers use this: `measure.steps` for candidates, `gate.reference` for reference results.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from needle_tvm.target.info import target_info
 
 
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
-    """Compile a module into the library `path`, in the way artifacts are compiled.
+    """Compile a module into the library `path`, in the same way as artifacts.
 
     Returns the resources that each GPU kernel uses; for a CPU the list is empty. Raises TVM's
-    errors for a module it cannot compile, CudaCompilerError if nvcc cannot compile a kernel, and
+    errors if TVM cannot compile the module, CudaCompilerError if nvcc cannot compile a kernel, and
     TuningError if linking fails.
     """
     target = for_llvm(target)
@@ -35,11 +35,11 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
 
 
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
-    # The object file lies beside the library: the caller removes their folder even after a kill.
+    # The object file is beside the library, in a folder that the caller removes even after a kill.
     code = path.with_suffix(".o")
     code.write_bytes(linking.object_code(module_of_library(built), code))
-    # TVM's own export takes four times as long: it calls the compiler for a second, empty file. The
-    # code needs none of the compiler's own libraries except libm.
+    # TVM's own export takes four times as long, because it also compiles an empty file. The code
+    # needs no library but libm.
     try:
         linking.link([code], path, ["-nostdlib", "-lm"])
     except ToolchainError as error:
@@ -67,8 +67,8 @@ _WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
 
 
 def load(path: Path) -> Any:
-    """Load a library written by `write` as TVM's module. It runs on the threads that compiled
-    models use when this thread calls it. Raises TuningError if there is none."""
+    """Load a library written by `write` as a TVM module. It will run on the same threads as a
+    compiled model that this thread calls. Raises TuningError if there is no such library."""
     if not path.exists():
         raise TuningError(f"{path}: there is no such library")
     module = tvm.runtime.load_module(str(path))

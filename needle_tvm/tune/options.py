@@ -1,7 +1,7 @@
 """The options of a search: its budget, its seed, and where candidates are measured.
 
-`compiler.request` makes an `Options` of the arguments of `compile`, and `session` searches by it.
-This module imports no TVM.
+`compiler.request` builds an `Options` from the arguments of `compile`, and `session` uses it. This
+module imports no TVM.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from needle_tvm.stages import STAGES
 
 @dataclass(frozen=True)
 class Options:
-    """The budget of one model's search, in trials, minutes, or both: the first one spent ends it.
+    """The options of one model's search. Its budget is in trials, in minutes, or in both; then the
+    search ends when either is spent.
 
-    Without either, nothing is searched. `seed` decides which candidates are drawn. With `cluster`,
+    Without a budget, there is no search. `seed` decides which candidates are drawn. With `cluster`,
     the address of a Dask scheduler ("tcp://HOST:PORT"), its workers measure the candidates, not
-    this machine. The budget belongs to the model: an interrupted search's trials and seconds count
-    (see `session`).
+    this machine. The budget belongs to the model: the trials and seconds of an interrupted search
+    count (see `session`).
     """
 
     trials: int = 0
@@ -40,7 +41,7 @@ class Options:
         return None if self.minutes is None else 60.0 * self.minutes
 
     def check(self, stage: str) -> None:
-        """Raise UsageError unless `stage` exists and the options fit it and one another."""
+        """Raise StageError unless `stage` exists and the options fit the stage and one another."""
         if stage not in STAGES:
             raise StageError(f"stage {stage!r}: must be one of {', '.join(STAGES)}")
         if not _is_integer(self.trials) or self.trials < 0:

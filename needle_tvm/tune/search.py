@@ -1,8 +1,8 @@
-"""The search for one model's schedules; runs as a service of `process.child`.
+"""The search for one model's schedules, which runs as a service of `process.child`.
 
-As a separate process it ends with its parent, and its crash cannot end the parent.
-`session.search` starts it. It proposes candidates, has `bench` build and measure them, and writes
-every trial to the record store as soon as the trial is over. Modules are passed as TVM's JSON text.
+`session.search` starts it in a separate process, which ends with its parent and cannot crash the
+parent. The search proposes candidates, has `bench` build and measure them, and writes every trial
+to the record store as soon as the trial is over. Modules are passed as TVM's JSON text.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task, batch_size, pick
 
-_CANDIDATES = 2  # candidates per task that are compared with the rule at the end
-_TOLD = 5  # candidates per task whose times are noted, besides the time of the rule
+_CANDIDATES = 2  # candidates per task that may be compared with the rule at the end
+_TOLD = 5  # candidates per task whose times are noted, besides the rule's time
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to replace it
-_LEARNED = 64  # stored records per task from which the cost model learns when a search begins
-_FRUITLESS = 2  # batches in a row without a new candidate, after which an endless source is dropped
+_LEARNED = 64  # stored records per task from which the cost model learns at the start
+_FRUITLESS = 2  # an endless source is dropped after this many batches without a new candidate
 _SPILLS = 128  # bytes per GPU thread; with more, many sums would go through memory
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """Search within a budget; yield progress throughout and the results at the end.
 
-    Yields {"status": ...} and {"said": line} throughout, {"results": ...} last.
+    Yields {"status": ...} and {"said": line} throughout, and {"results": ...} last.
 
     setup: `target` (TVM's description), `device` and `threads` (see `Bench`), `tasks` ({name:
     {"plain": JSON, "written": JSON, "rule": JSON, "calls": n}}), `trials` and `seconds` (None: no
     limit), `seed`, `store` (folder), `environment` of the measuring processes, `cluster`
     (None: measure on this machine). A task's "plain" is the function to schedule, and "written",
-    which may be the same, is the function that defines correct results. A result says per task
-    which candidates were tried and how they did; `candidate` is the JSON of the fastest correct
-    one, or None, and `chosen` is "search" if it is worth replacing the rule.
+    which may be the same, is the function that defines correct results. The results describe each
+    task's candidates and their times: `candidate` is the JSON of the fastest correct candidate, or
+    None, and `chosen` is "search" if it is worth replacing the rule.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
     places = [setup[name] for name in ("device", "threads", "environment", "cluster")]
@@ -84,12 +84,12 @@ class Search:
         self._phase = "preparing"
 
     def _session(self) -> str:
-        """Return the name of this search's budget: a hash of the tasks, key, seed and cluster."""
+        """Return the name of this search's session: a hash of tasks, key, seed and cluster."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
         )
-        place = self.setup["cluster"]  # times of other machines are not this machine's
+        place = self.setup["cluster"]  # times differ between machines
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
         return hashlib.sha256(facts.canonical(parts).encode()).hexdigest()
 
@@ -117,7 +117,7 @@ class Search:
             task = tasks[number]
             if outcome.kind == OK:
                 task.gate, task.notes["gate"] = gate, outcome.value
-            else:  # candidates cannot be judged, so the task is not searched: the rule stays
+            else:  # candidates cannot be judged, so the task is not searched and keeps the rule
                 task.exhausted = True
                 task.notes["gate"] = {"failed": f"{outcome.kind}: {outcome.detail}"}
             yield self._status(task)
@@ -140,7 +140,7 @@ class Search:
             self.store.reject(name, f"{outcome.kind}: {outcome.detail}")
 
     def _replayed(self, task: Task, record: Any) -> tuple[Any, IRModule] | None:
-        """Replay a record's trace on its task; return (trace, module), or None if TVM refuses."""
+        """Replay a record's trace on its task; return (trace, module), or None if that fails."""
         schedule = Schedule(task.plain)
         try:
             record.trace.apply_to_schedule(schedule, remove_postproc=False)
@@ -180,7 +180,7 @@ class Search:
         return f"{text}, of {' or '.join(limits)}; a larger budget continues from there"
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
-        """Propose one batch of a task's candidates, then measure, store and learn from them."""
+        """Propose one batch of a task's candidates, measure and store them, and learn from them."""
         if task.turns is None:
             task.turns = self._turns(task, size)
         turn = task.turns.popleft()
@@ -206,7 +206,7 @@ class Search:
             return space.context(task.plain, self.target, task.name, seed, self.threads)
 
         evolution = Evolution(begin, known, self.cost_model, size)
-        # Half a batch, so that a small budget gets some of both.
+        # Half a batch, so that a small budget includes candidates from both sources.
         choices = Choices(task.plain, self.target, max(1, size // 2))
         return deque([Turn(choices), Turn(evolution)])
 
@@ -227,7 +227,7 @@ class Search:
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
-            if trace in known:  # measured before, in any session: costs nothing
+            if trace in known:  # it was measured before, in any session, and costs nothing
                 results[number] = runner_result(known[trace])
             elif trace not in traces[:number]:
                 fresh.append(number)
@@ -302,7 +302,7 @@ class Search:
                 continue
             text = tvm.ir.save_json(replayed[1])
             if task.is_promising(_mean(record.run_secs)):
-                # Judged again: the artifact gets this library, not the one measured earlier.
+                # Judge again: this library is a new build, not the one that was measured.
                 ((_, path, outcome),) = self.bench.measure([text], [gate])
                 if outcome.kind != OK:
                     self._reject(name, outcome)
@@ -349,7 +349,7 @@ class Search:
         }
 
     def _candidates(self, task: Task) -> list[dict[str, Any]]:
-        """Return the rule and the fastest correct candidates: source, record, and seconds."""
+        """Return source, record and seconds of the rule and of the fastest correct candidates."""
         found = [{"source": RULE, "record": None, "seconds": task.rule_seconds}]
         for name, record in self.database.best(task.plain, _TOLD):
             seconds = _mean(record.run_secs)

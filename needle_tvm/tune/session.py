@@ -2,8 +2,8 @@
 
 `compiler.compiler` calls `tune`. The search itself runs in a child process (`search.search`), which
 is restarted if it dies. The budget belongs to the tuned model: tasks, target, versions and seed
-name a session in the record store, and every trial in the store names the session that paid for it.
-So a restarted search continues where the last one stopped, whatever stopped it.
+identify a session in the record store, and every trial in the store names the session that paid for
+it. So a restarted search continues where the last one stopped, whatever the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE as RULE
 from needle_tvm.tune.task import SEARCH as SEARCH
 
-_ANSWER_SECONDS = 900.0  # limit for an answer of the search's process; its workers have their own
+_ANSWER_SECONDS = 900.0  # limit for an answer from the search process; workers have other limits
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth searching
 
 Progress = Callable[["str | Status"], None]
@@ -42,12 +42,11 @@ def tune(
 ) -> tuple[IRModule, list[dict[str, Any]]]:
     """Replace each function of the `module` by the best verified candidate if that is faster.
 
-    Returns the module with one note per task: its trials, the rejected candidates and reasons, the
-    times of the rule and of the best candidates, the choice and its reason. Every candidate is
-    built, judged and measured in processes that end with this call. `spec` is the target and
-    `options` has the budget. `progress` is called with lines of text and with `status.Status`.
-    Raises TuningError if the search itself fails, and TargetError if this machine has nothing to
-    measure on.
+    Returns the module and one note per task: its trials, the rejected candidates and reasons, the
+    times of the rule and of the best candidates, the choice and its reason. Candidates are built,
+    judged and measured in processes that end with this call. `spec` is the target and `options` has
+    the budget. `progress` is called with lines of text and with `status.Status`. Raises TuningError
+    if the search itself fails, and TargetError if this machine lacks the device for measuring.
     """
     _check(spec, options)
     target = spec.to_tvm()
@@ -96,9 +95,10 @@ def _check(spec: TargetSpec, options: Options) -> None:
 
 
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
-    """Return the functions worth tuning, each as "main" of a module, with calls per inference.
+    """Return the functions that are worth tuning, each as "main" of a module and with the number of
+    its calls per inference.
 
-    Functions of symbolic extents are left out: TVM's search needs numbers.
+    Functions with symbolic extents are left out, because TVM's search needs numbers.
     """
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
@@ -126,12 +126,13 @@ def search(
     store: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run `search.search` for `tasks` and the `rules` they compete with; return results per task.
+    """Run `search.search` for `tasks` and the `rules` with which candidates compete; return results
+    per task.
 
     `target` is TVM's description, including the processor's name, and `options` has the budget.
-    `written` holds the functions that define right results, if they are not the tasks themselves.
-    `device` (kind and index) is where candidates are measured. `store` is the record store's
-    folder, by default the user's.
+    `written` has the functions that define correct results, if they are not the tasks themselves.
+    Candidates are measured on `device` (kind and index). `store` is the record store's folder, by
+    default the user's.
     """
     threads = int(target.get("num-cores") or available_cores())
     setup = {
@@ -179,7 +180,7 @@ def search(
                     reached = max(reached, status.trials)
                     say(status)
         except ChildError as error:
-            # TVM's code may crash the process. Without a new trial, it would crash again.
+            # TVM's code may crash the process. If there was no new trial, it would crash again.
             if reached <= start:
                 raise TuningError(f"the search failed: {error}") from error
             say(f"tuned: {error}; continuing after {counted(reached, 'trial')}")

@@ -1,7 +1,7 @@
 """Sources of a task's candidates: our rules' knobs one by one, and TVM's evolutionary search.
 
 `search.Search` asks a source for one batch at a time and reports the results. A task's sources take
-turns: the knobs of our rules are tried early, but do not use up a small budget.
+turns, so that the knobs of our rules are tried early but do not use up a small budget.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from needle_tvm.tune.records.database import trace_text
 class Source(Protocol):
     """A source of candidates, asked for one batch at a time.
 
-    `propose` returns meta_schedule's MeasureCandidates, or none if there are no more. `learn`
-    receives the RunnerResult of each, or None for a candidate that was not tried. An `endless`
-    source never runs out: it may propose known candidates again and again.
+    `propose` returns MeasureCandidates of meta_schedule; the list is empty if there are no more.
+    `learn` receives the RunnerResult of each, or None for a candidate that was not tried. An
+    `endless` source never runs out: it may propose known candidates again and again.
     """
 
     endless: bool
@@ -64,10 +64,10 @@ class Choices:
 class Evolution:
     """TVM's evolutionary search over a context's space, ranked by a cost model.
 
-    `begin` makes the context. `known` returns earlier TuningRecords, each with its candidate: the
-    model learns from all of them, and the evolution starts from the records of schedules. Both
-    functions are called when they are first needed. `propose` raises TVM's errors for a function
-    that it cannot search.
+    `begin` creates the context. `known` returns earlier TuningRecords, each with its candidate: the
+    model learns from all of them, and the evolution starts from those that are schedules and not
+    notes. Both functions are called when they are first needed. `propose` raises TVM's errors for a
+    function that TVM cannot search.
     """
 
     endless = True
@@ -104,7 +104,7 @@ class Evolution:
             self._model.update(context, [candidate for _, candidate in known], results)
 
     def _add(self, trace: Any, arguments: Any, run_secs: Any) -> None:
-        """Let the evolution breed from a schedule that ran, unless it is a choice of knobs."""
+        """Add a schedule that ran to the evolution's parents, unless it is a note of knobs."""
         text = trace_text(trace)
         if text not in self._added and not is_noted(text):
             self._added.add(text)
@@ -119,7 +119,7 @@ class Evolution:
         return list(self._context.generate_measure_candidates() or [])
 
     def learn(self, proposed: Sequence[Any], results: Sequence[Any]) -> None:
-        """Teach the model the candidates that ran, and continue the evolution from them."""
+        """Train the model on the candidates that ran, and continue the evolution from them."""
         ran = [i for i, result in enumerate(results) if result is not None and result.run_secs]
         if ran:
             self._model.update(self._context, [proposed[i] for i in ran], [results[i] for i in ran])
@@ -130,7 +130,7 @@ class Evolution:
 
 
 def runner_result(taken: float | None) -> Any:
-    """Return TVM's RunnerResult of a candidate that took `taken` seconds, or that failed (None)."""
+    """Return TVM's RunnerResult for a candidate that took `taken` seconds (None: it failed)."""
     if taken is None:
         return ms.runner.RunnerResult(None, "rejected")
     return ms.runner.RunnerResult([taken], None)

@@ -1,6 +1,7 @@
 """The search space of a task, its TuneContext, and the cost model that ranks candidates.
 
-The space joins our own rules' variants with TVM's generated space. `search` builds all three.
+The space is the union of our own rules' variants and TVM's generated space. `search` builds all
+three.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.target.info import target_info
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
-_POPULATION = 64  # schedules; TVM's default is 512, and a batch takes 8 to 16 of them
-_GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
-_UNMEASURED = 16  # at least this many of the population were never measured
+_POPULATION = 64  # schedules; TVM's default is 512, but a batch takes only 8 to 16 of them
+_GENERATIONS = 3  # TVM's default is 4; each generation replays the schedules of all the population
+_UNMEASURED = 16  # at least this many schedules in the population have never been measured
 _WARM_UP = 32  # results that the cost model needs before its predictions are used
 
-_TENSOR_CORES = 70  # the first are in sm_70; in TVM's space they multiply only float16
+_TENSOR_CORES = 70  # sm_70 is the first with tensor cores; TVM's space uses them only for float16
 
 
 def _on_processor(module: IRModule, target: Target) -> str:
-    # For AVX-512, TVM's own choice adds VNNI's tensor intrinsics, which serve only 8-bit integers.
+    # For AVX-512, TVM would add VNNI's tensor intrinsics, which are only for 8-bit integers.
     return "llvm"
 
 
@@ -36,7 +37,7 @@ def _on_gpu(module: IRModule, target: Target) -> str:
     return "cuda-tensorcore" if halves and has_cores else "cuda"
 
 
-# Keyed by code generator: TVM's name for its rules, postprocessors and mutators.
+# By code generator, functions that return TVM's name for its rules, postprocessors and mutators.
 _RULES: dict[str, Callable[[IRModule, Target], str]] = {CPU: _on_processor, GPU: _on_gpu}
 
 
@@ -75,7 +76,7 @@ def cost_model(threads: int) -> Any:
 
 
 def design_space(target: Target, rules: str) -> Any:
-    """Return TVM's generated space joined with every variant of our own rules."""
+    """Return the union of TVM's generated space and every variant of our own rules."""
 
     def own(sch: Schedule) -> list[Schedule]:
         return list(rules_of(target).variants(sch.mod["main"], target))

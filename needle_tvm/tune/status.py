@@ -1,7 +1,7 @@
 """The progress of a running search.
 
-`search` sends it from its process, `session` passes it to the caller's `progress`, and the command
-lines display it. This module uses only the standard library.
+`search` sends it from its process, `session` passes it to the caller's `progress`, and the
+command-line tools display it. This module imports no TVM.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from needle_runtime.text import counted, digits
 
 SEARCHING = "searching"  # the phase in which the budget is spent
 
-_NAME_WIDTH = 36  # most characters of a task's name
+_NAME_WIDTH = 36  # the most characters of a task's name
 
 
 @dataclass(frozen=True)
 class Status:
     """The progress of a search.
 
-    `best` has each kernel's seconds per call with the fastest schedule known, the rule's included,
-    or None. `trials` counts all candidates, including the `resumed` ones of an earlier run.
+    `best` has each kernel's seconds per call with the fastest known schedule, which may be the
+    rule's, or None. `trials` counts all candidates, including `resumed` ones from earlier runs.
     `seconds` is the time that this run has spent, and `budget_seconds` the time that it may spend.
-    A budget is None if it has no limit of its kind. `current` names the kernel being tuned, and
+    A budget is None if there is no such limit. `current` names the kernel that is being tuned, and
     `phase` the current step. `str()` is one line.
     """
 
@@ -38,7 +38,7 @@ class Status:
 
     @property
     def left(self) -> float | None:
-        """Estimated seconds until the first budget is spent, or None if no estimate is possible.
+        """Estimated seconds until either budget is spent, or None if no estimate is possible.
 
         A trial is assumed to take as long as this run's average so far.
         """
@@ -54,7 +54,8 @@ class Status:
 
     @property
     def spent(self) -> float | None:
-        """The spent fraction, 0 to 1, of the budget that is nearer its end."""
+        """The spent fraction, 0 to 1, of the budget that is closer to being spent; None without a
+        budget."""
         parts = []
         if self.budget_trials is not None:
             parts.append(self.trials / self.budget_trials if self.budget_trials > 0 else 1.0)
@@ -71,11 +72,12 @@ class Status:
 
     @property
     def headline(self) -> str:
-        """The current step: "tuned: preparing", "tuned: 37 of 256 trials, 0:12, 1:20 left"."""
+        """The current step, as in "tuned: preparing" or "tuned: 37 of 256 trials, 0:12, 1:20
+        left"."""
         return f"tuned: {self.describe() if self.phase == SEARCHING else self.phase}"
 
     def describe(self) -> str:
-        """Return trials and times: "37 of 256 trials, 0:12, 1:20 left"."""
+        """Return trials and times, as in "37 of 256 trials, 0:12, 1:20 left"."""
         text = counted(self.trials, "trial")
         if self.budget_trials is not None:
             text = f"{self.trials:,} of {counted(self.budget_trials, 'trial')}"

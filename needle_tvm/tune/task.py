@@ -1,8 +1,8 @@
 """The state of one function during a search; `search.Search` keeps one `Task` per function.
 
-`pick` chooses the function that gets the next trials. The idea is the gradient scheduler of L.
-Zheng et al., "Ansor: generating high-performance tensor programs for deep learning" (OSDI 2020),
-section 6: spend where the whole model's time falls fastest, judging by a task's past batches.
+`pick` chooses the function that gets the next trials. The idea is that of the gradient scheduler in
+L. Zheng et al., "Ansor: generating high-performance tensor programs for deep learning" (OSDI 2020),
+section 6: spend trials where the whole model's time falls fastest, by each task's past batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from needle_tvm.tune.sources import Turn
 
 RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
-_NEAR = 1.03  # factor on the rule's time: measurements minutes apart differ by that much
+_NEAR = 1.03  # factor on the rule's time; measurements a few minutes apart differ by that much
 _PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
-_LEAST = 0.01  # lower bound of that fraction: no task is ever given up
-# Trials in a batch: the cost model learns after each batch. Proposing a batch takes as long as
-# measuring a few of its candidates, so small batches are expensive.
+_LEAST = 0.01  # lower bound of that fraction, so that no task is ever given up
+# Trials in a batch. The cost model learns after each batch, but proposing a batch takes as long as
+# measuring a few candidates, so small batches are expensive.
 _SMALLEST, _LARGEST = 8, 16
 
 
@@ -31,11 +31,11 @@ _SMALLEST, _LARGEST = 8, 16
 class Task:
     """One function to be tuned.
 
-    `calls` is how often one inference runs it. `gate` is the folder with the reference results, or
-    None if there are none. `turns` are the sources of its candidates (None before the first batch),
-    and `exhausted` says that none is left. `best_seconds` is the time of the fastest correct
-    candidate, the rule included, and `saving` the fraction of it that the next batch is expected to
-    save.
+    `calls` is the number of its calls per inference. `gate` is the folder with the reference
+    results, or None if there are none. `turns` are the sources of its candidates (None before the
+    first batch), and `exhausted` says that there will be no more. `best_seconds` is the time of the
+    fastest correct schedule, which may be the rule's, and `saving` is the fraction of this time
+    that the next batch is expected to save.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Task:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:
-        """Record the time of a correct candidate; None for one that did not run."""
+        """Record the time of a candidate, or None if it did not run or was wrong."""
         if seconds is not None:
             best = self.best_seconds
             self.best_seconds = seconds if best is None else min(best, seconds)
@@ -95,12 +95,14 @@ class Task:
 
 
 def pick(tasks: Iterable[Task]) -> Task | None:
-    """Return the task whose next batch is expected to save most, or None if all are exhausted."""
+    """Return the task whose next batch is expected to save the most, or None if all tasks are
+    exhausted."""
     return max((t for t in tasks if not t.exhausted), key=lambda t: (t.gain, t.name), default=None)
 
 
 def batch_size(trials: int | None, tasks: int) -> int:
-    """Return the candidates per batch for `trials` (None: no limit) spread over `tasks` tasks."""
+    """Return the number of candidates per batch if `trials` (None: no limit) are spread over
+    `tasks` tasks."""
     if trials is None:
         return _LARGEST
     return min(trials, max(_SMALLEST, min(_LARGEST, 2 * trials // tasks)))

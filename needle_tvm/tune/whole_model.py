@@ -1,8 +1,8 @@
-"""Time the whole model as scheduled by our rules and as tuned, and say which one to keep.
+"""Time the whole model with our rules' schedules and with the search's, and say which to keep.
 
-The search chooses kernels one by one. Each is timed alone, with its operands where the last call
-left them. In a model, kernels evict each other's data from caches, so the compiler times the whole
-model before it keeps a search's results.
+The search chooses kernels one by one. It times each kernel alone, with its operands where the last
+call left them. In a model, kernels evict each other's data from caches, so the compiler times the
+whole model before it keeps a search's results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULES, TUNED = "rules", "tuned"
 
 _ROUNDS = 9
 _BLOCK_SECONDS = 0.05
-_IDLE_SECONDS = 0.05  # seconds after which the threads of the other process's pool sleep
+_IDLE_SECONDS = 0.05  # pause after which the other process's thread pool sleeps
 
 
 def compare(
@@ -40,9 +40,9 @@ def compare(
 ) -> dict[str, Any]:
     """Time the scheduled `modules` of one model, named RULES and TUNED, and say which to keep.
 
-    Each runs in its own process, in alternating blocks. `ratio` is the time of RULES over the time
-    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1.
-    Raises TimingError if one of them does not run.
+    Each runs in its own process, in alternating blocks. In the result, `ratio` is the time of RULES
+    over the time of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is
+    at least 1. Raises TimingError if one of them does not run.
     """
     with scratch_folder("needle-whole-") as folder:
         contestants = []
@@ -69,7 +69,8 @@ def compare(
 
 
 def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
-    """Load an artifact for the timed process: one inference on random inputs, run to completion."""
+    """Load an artifact in the timed process. Return a function that runs one inference on random
+    inputs to its end, and a function that returns the outputs."""
     program = needle_runtime.load(path, device=device)
     executor = program.executor
     tensors = executor.convert(random_inputs(program.artifact))

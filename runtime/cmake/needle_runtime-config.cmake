@@ -1,4 +1,5 @@
-# find_package(needle_runtime) gives the target needle_runtime::needle_runtime. The folder is found with
+# find_package(needle_runtime) defines the target needle_runtime::needle_runtime. It finds this
+# file with
 #   cmake -DCMAKE_PREFIX_PATH="$(python -m needle_runtime prefix)"
 # or with the path of a bundle.
 get_filename_component(needle_runtime_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)

@@ -2,8 +2,8 @@
  *
  *   infer MODEL DATA
  *
- * DATA/test_images.f32 holds images, DATA/test_labels.i32 the class of each. The number of images
- * in a call is a size that the model leaves open. */
+ * DATA/test_images.f32 has the images, DATA/test_labels.i32 the class of each. The model must leave
+ * the number of images open, so that each call can choose it. */
 #include <needle_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,14 +12,14 @@
  *
  * A program is an exported model (an artifact: a folder with a manifest) whose files are verified
  * and whose code is loaded. A call holds the memory of one call's inputs and outputs. Any thread
- * may use a program; one thread at a time may use a call, so give each thread its own. Arrays are
- * row-major and without gaps.
+ * may use a program; only one thread at a time may use a call, so give each thread its own. Arrays
+ * are row-major and without gaps.
  *
- * Every function that can fail returns a status; on failure nothing has changed, and needle_error()
- * returns the reason. Functions that return names or shapes return memory of the program, valid
- * until it is closed and its calls are freed.
+ * Every function that can fail returns a status; if it fails, nothing has changed, and
+ * needle_error() returns the reason. Returned names and shapes are in memory of the program, which
+ * is valid until the program is closed and its calls are freed.
  *
- * needle_runtime.hpp is the same for C++17, with exceptions and std::vector. */
+ * needle_runtime.hpp is the same interface for C++17, with exceptions and std::vector. */
 #ifndef NEEDLE_RUNTIME_H
 #define NEEDLE_RUNTIME_H
 
@@ -32,8 +32,8 @@
 #define NEEDLE_API
 #endif
 
-/* In C++ an enum without a fixed type may not hold a number that a newer header, or a mistake,
- * gives it. */
+/* In C++, an enum without a fixed type must not hold a number outside its range, but a program with
+ * a newer header, or a mistake, may pass one. */
 #ifdef __cplusplus
 #define NEEDLE_INT : int
 extern "C" {
@@ -44,8 +44,8 @@ extern "C" {
 typedef enum needle_status NEEDLE_INT {
   NEEDLE_OK = 0,
   NEEDLE_ERROR_ARTIFACT = 1,  /* the artifact is missing, damaged, or needs another runtime */
-  NEEDLE_ERROR_SIGNATURE = 2, /* it is not signed by the required key */
-  NEEDLE_ERROR_TARGET = 3,    /* this machine cannot run its code */
+  NEEDLE_ERROR_SIGNATURE = 2, /* the artifact is not signed by the required key */
+  NEEDLE_ERROR_TARGET = 3,    /* this machine cannot run the artifact's code */
   NEEDLE_ERROR_INPUT = 4,     /* an array does not fit, or there is no array of that name */
   NEEDLE_ERROR_WEIGHTS = 5,   /* weights or state are missing or do not fit */
   NEEDLE_ERROR_FILE = 6,      /* a file other than the artifact's cannot be read or written */
@@ -55,7 +55,7 @@ typedef enum needle_status NEEDLE_INT {
 } needle_status;
 
 typedef enum needle_dtype NEEDLE_INT {
-  NEEDLE_BOOL = 0, /* a byte, 0 or 1 */
+  NEEDLE_BOOL = 0, /* one byte, 0 or 1 */
   NEEDLE_INT8,
   NEEDLE_INT16,
   NEEDLE_INT32,
@@ -70,9 +70,9 @@ typedef enum needle_dtype NEEDLE_INT {
   NEEDLE_FLOAT64
 } needle_dtype;
 
-/* The arrays of a program: inputs and outputs of a call, weights, and state (arrays that a call
- * changes, such as the weights and moments of a training step; the program keeps them from call to
- * call). */
+/* The kinds of a program's arrays: inputs and outputs of a call, weights, and state. State arrays
+ * are those that a call changes, such as the weights and moments of a training step; the program
+ * keeps them between calls. */
 typedef enum needle_kind NEEDLE_INT {
   NEEDLE_INPUTS = 0,
   NEEDLE_OUTPUTS,
@@ -80,8 +80,8 @@ typedef enum needle_kind NEEDLE_INT {
   NEEDLE_STATE
 } needle_kind;
 
-/* A named array. In descriptions `data` is null and `bytes` is 0, and an extent of -1 is a size
- * that each call chooses. */
+/* A named array. In descriptions, `data` is null, `bytes` is 0, and an extent of -1 is a size that
+ * each call chooses. */
 typedef struct needle_array {
   const char* name;
   needle_dtype dtype;
@@ -93,9 +93,9 @@ typedef struct needle_array {
 
 typedef struct needle_options {
   size_t size;            /* sizeof(needle_options) */
-  const char* public_key; /* a PEM file with an Ed25519 public key that must have signed the
-                             artifact; or null */
-  int threads; /* at most this many threads a call; 0: as many as the code was compiled for */
+  const char* public_key; /* a PEM file with the Ed25519 public key that the artifact's signature
+                             must match; null requires no signature */
+  int threads; /* the most threads per call; 0: the number for which the code was compiled */
 } needle_options;
 
 typedef struct needle_program needle_program;
@@ -104,8 +104,8 @@ typedef struct needle_call needle_call;
 /* The runtime's version, such as "0.1.0". */
 NEEDLE_API const char* needle_version(void);
 
-/* The reason why this thread's last failing function failed: one line of UTF-8, valid until the
- * next failure in this thread. */
+/* The reason for the last failure in this thread: one line of UTF-8, valid until the next failure
+ * in this thread. */
 NEEDLE_API const char* needle_error(void);
 
 /* The bytes of one element; 0 for an unknown dtype. */
@@ -118,26 +118,26 @@ NEEDLE_API const char* needle_dtype_name(needle_dtype dtype);
  * the code, from a private copy of the checked bytes. `options` may be null. */
 NEEDLE_API needle_status needle_open(const char* path, const needle_options* options,
                                      needle_program** program);
-/* Close a program; null is allowed. Calls that were made of it work until they are freed. */
+/* Close a program; null is allowed. Its calls continue to work until they are freed. */
 NEEDLE_API void needle_close(needle_program* program);
 
 /* The number of arrays of a kind. */
 NEEDLE_API size_t needle_count(const needle_program* program, needle_kind kind);
-/* Describe an array by its place. */
+/* Describe the array with this index among those of a kind. */
 NEEDLE_API needle_status needle_describe(const needle_program* program, needle_kind kind,
                                          size_t index, needle_array* array);
-/* Find the place of an array by its name. */
+/* Find the index of an array by its name. */
 NEEDLE_API needle_status needle_find(const needle_program* program, needle_kind kind,
                                      const char* name, size_t* index);
 
-/* Replace all weights by the arrays of a safetensors file, under their state_dict names. Calls that
- * are running finish with the old weights. The state of the program stays. */
+/* Replace all weights by the arrays in a safetensors file, which have their state_dict names.
+ * Calls that are running finish with the old weights. The state of the program stays. */
 NEEDLE_API needle_status needle_load_weights(needle_program* program, const char* path);
 /* Replace all weights by copies of arrays, which are matched by name. */
 NEEDLE_API needle_status needle_set_weights(needle_program* program, const needle_array* arrays,
                                             size_t count);
 
-/* Write the state to a safetensors file, as a whole or not at all. */
+/* Write the state to a safetensors file. After a failure, the file is unchanged. */
 NEEDLE_API needle_status needle_save_state(const needle_program* program, const char* path);
 /* Continue from the state in a safetensors file. */
 NEEDLE_API needle_status needle_load_state(needle_program* program, const char* path);
@@ -152,22 +152,22 @@ NEEDLE_API needle_status needle_new_call(needle_program* program, needle_call** 
 /* Free a call; null is allowed. */
 NEEDLE_API void needle_free_call(needle_call* call);
 
-/* Use the caller's memory, `bytes` long, as an input of each following run. The runs read the
- * elements that the memory has then; it must stay valid. `shape` has `ndim` extents; it may be null
- * if the program does not leave the input's sizes to the call. Memory at a multiple of 64 bytes is
- * never copied. */
+/* Use the caller's memory, `bytes` long, as an input of each following run. The memory must stay
+ * valid; a run reads the elements that are in it at that time. `shape` has `ndim` extents; it may
+ * be null unless the program leaves sizes of this input to the call. Memory that begins at a
+ * multiple of 64 bytes is never copied. */
 NEEDLE_API needle_status needle_set_input(needle_call* call, const char* name, const void* data,
                                           size_t bytes, const int64_t* shape, int32_t ndim);
-/* Have each following run write an output to the caller's memory, `bytes` long. It may not overlap
- * an input or another output. With null, the call's own memory is used again. */
+/* Have each following run write an output to the caller's memory, `bytes` long, which must not
+ * overlap an input or another output. If `data` is null, runs use the call's own memory again. */
 NEEDLE_API needle_status needle_set_output(needle_call* call, const char* name, void* data,
                                            size_t bytes);
-/* Run the program on the call's inputs, and step its state. Fails if an input was not set, if sizes
- * contradict each other, or if an index is out of its range; the outputs and the state are then
+/* Run the program on the call's inputs, and advance its state. Fails if an input was not set, if
+ * sizes contradict each other, or if an index is out of range; the outputs and the state are then
  * unchanged. */
 NEEDLE_API needle_status needle_run(needle_call* call);
-/* The output of the last run, in the caller's memory or the call's own, valid until the next run.
- */
+/* Describe an output of the last run, in the caller's memory or the call's own; it is valid until
+ * the next run. */
 NEEDLE_API needle_status needle_output(const needle_call* call, const char* name,
                                        needle_array* array);
 

@@ -6,8 +6,8 @@
 //   std::vector<float> x(512), y(10);
 //   call.input("x", x).output("output.0", y).run();
 //
-// A function that fails throws needle::Error, and nothing has changed then. Programs and calls can
-// be moved, not copied. A call keeps its program open.
+// A function that fails throws needle::Error and changes nothing. Programs and calls can be moved,
+// not copied. A call keeps its program open.
 #ifndef NEEDLE_RUNTIME_HPP
 #define NEEDLE_RUNTIME_HPP
 
@@ -28,20 +28,20 @@ class Error : public std::runtime_error {
  public:
   Error(needle_status status, const std::string& reason)
       : std::runtime_error(reason), status_(status) {}
-  // Tells kinds of errors apart, such as NEEDLE_ERROR_INPUT.
+  // The kind of the error, such as NEEDLE_ERROR_INPUT.
   needle_status status() const { return status_; }
 
  private:
   needle_status status_;
 };
 
-// Throws the error of a function of the C API unless it succeeded.
+// Throws an Error if a function of the C API failed.
 inline void check(needle_status status) {
   if (status != NEEDLE_OK) throw Error(status, needle_error());
 }
 
-// The dtype of elements of a C++ type. C++17 has no type for float16 and bfloat16: pass their bits
-// as uint16_t to the functions that take a dtype.
+// The dtype for a C++ element type. C++17 has no types for float16 and bfloat16: pass their bits to
+// input_bytes and output_bytes, or set the dtype of a needle_array.
 template <class T>
 constexpr needle_dtype dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -54,14 +54,14 @@ constexpr needle_dtype dtype_of() {
   return static_cast<needle_dtype>(NEEDLE_UINT8 + log2);
 }
 
-// A description of an array of a program. An extent of -1 is a size that each call chooses.
+// A description of one of a program's arrays. An extent of -1 is a size that each call chooses.
 struct Info {
   std::string name;
   needle_dtype dtype;
   std::vector<int64_t> shape;
 };
 
-// A named array in memory, row-major: weights or state to set.
+// A named row-major array in memory, to set weights or state.
 template <class T>
 needle_array array(const char* name, const std::vector<T>& values,
                    const std::vector<int64_t>& shape) {
@@ -74,7 +74,7 @@ needle_array array(const char* name, const std::vector<T>& values,
           values.size() * sizeof(T)};
 }
 
-// Elements of an output: memory of a call or of the caller.
+// The elements of an output, in memory of the call or of the caller.
 template <class T>
 struct View {
   const T* data;
@@ -87,8 +87,8 @@ struct View {
 };
 
 struct Options {
-  std::string public_key;  // a PEM file; "" for no signature
-  int threads = 0;         // at most this many threads a call; 0: as the code was compiled
+  std::string public_key;  // a PEM file; "" requires no signature
+  int threads = 0;  // the most threads per call; 0: the number for which the code was compiled
 };
 
 // An exported model, verified and loaded; any thread may use it.
@@ -110,7 +110,7 @@ class Program {
   std::vector<Info> weights() const { return described(NEEDLE_WEIGHTS); }
   std::vector<Info> state() const { return described(NEEDLE_STATE); }
 
-  // Replace all weights by the arrays of a safetensors file; calls that are running finish with the
+  // Replace all weights by the arrays in a safetensors file. Calls that are running finish with the
   // old weights.
   void load_weights(const std::string& path) {
     check(needle_load_weights(handle_.get(), path.c_str()));
@@ -119,8 +119,8 @@ class Program {
   void set_weights(const std::vector<needle_array>& arrays) {
     check(needle_set_weights(handle_.get(), arrays.data(), arrays.size()));
   }
-  // Replace all weights by arrays of another program's state, such as a training step's: the weight
-  // `w` is its array `prefix` + `w`.
+  // Replace all weights by arrays in the state of another program, such as a training step. The
+  // weight `w` gets the values of the array `prefix` + `w`.
   void copy_weights(const Program& step, const std::string& prefix = "") {
     std::vector<needle_array> arrays(needle_count(handle_.get(), NEEDLE_WEIGHTS));
     std::vector<std::vector<char>> values(arrays.size());
@@ -147,7 +147,7 @@ class Program {
   void load_state(const std::string& path) {
     check(needle_load_state(handle_.get(), path.c_str()));
   }
-  // A copy of an array of the state.
+  // A copy of one array of the state.
   template <class T>
   std::vector<T> state(const std::string& name) const {
     static_assert(!std::is_same_v<T, bool>, "a std::vector<bool> has no memory of bools");
@@ -192,7 +192,7 @@ class Call {
   }
 
   // Use memory, which must stay valid, as an input of each following run. The shape is needed if
-  // the program leaves the input's sizes to the call.
+  // the program leaves sizes of this input to the call.
   template <class T>
   Call& input(const std::string& name, const T* data, std::size_t count,
               const std::vector<int64_t>& shape = {}) {

@@ -3,26 +3,26 @@
 import needle_runtime
 y = needle_runtime.load("mlp")(x)
 
-The names below load on first use, so that looking at an artifact loads no code.
+The names below load on first use, so that inspecting an artifact loads no code.
 
-For those who change this package:
+For developers of this package:
 
-- `artifact` has compiled models on disk. A `Program` is made from an `Artifact` and can always run;
-  on a machine that cannot run the code, making it raises TargetError. It loads exactly the bytes
-  that were checked.
-- `executor` is the loaded code on tensors of its device. The profiler, timing and tests call it
+- `artifact` handles compiled models on disk. A `Program` is created from an `Artifact` and can
+  always run; on a machine that cannot run the code, creating it raises TargetError. It loads
+  exactly the bytes that were checked.
+- `executor` runs the loaded code on tensors of its device. The profiler, timing and tests call it
   without conversions.
-- `calls` passes arrays that fit to the native module `_native` (`runtime/src/python/caller.cc`),
-  which runs no Python between them and the code. `executor` does the same in Python for all other
-  arrays, and raises the errors.
-- `state` calls a model with state, under a lock: it takes the arrays from their place and writes
-  the new values back. A loaded artifact keeps a copy of its state.
+- `calls` passes arrays that fit directly to the native module `_native`
+  (`runtime/src/python/caller.cc`), which calls the code without running Python. `executor` does
+  this in Python for all other arrays, and raises the errors.
+- `state` calls a model with state, under a lock: it passes the stored arrays and then stores the
+  new values. A loaded artifact keeps a copy of its state.
 - Sizes that are left to the call are read from the inputs' axes and checked against their bounds
   and each other (`artifact.sizes`).
 - `_tvm` loads TVM's runtime library and makes each compiled library use needle's threads.
 - `bundle` writes a folder for programs in C and C++, whose runtime is `runtime/src/capi`.
 - Errors and commands may quote files. So `text.printable` escapes the characters that a terminal
-  would act on, in the text of every error (`errors`) and in all output of commands (`cli`).
+  would interpret, in the text of every error (`errors`) and in all output of commands (`cli`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'needle_runtime' has no attribute {name!r}")
-    with loading:  # a child forked meanwhile would wait forever for the lock of a module
+    with loading:  # a child forked during the import would wait forever for the import lock
         return getattr(importlib.import_module(home), name)
 
 

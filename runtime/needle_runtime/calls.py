@@ -1,4 +1,4 @@
-"""Calls of compiled code with arrays in the structure that a model takes."""
+"""Calls compiled code with arguments and results in the model's structure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 class Calls:
-    """Calls of an executor's code that return NumPy arrays or other objects.
+    """Calls an executor's code and returns NumPy arrays or other objects.
 
-    With a class `result`, which must offer DLPack's C exchange table, native calls return objects
-    of it, and `wrap` makes one from a NumPy array. With `wrap` only, `wrap` makes all results. If
-    all arrays of a call are on the code's GPU, results stay on it: `share` makes an object that
-    shares the memory of a tvm_ffi tensor.
+    With a class `result`, which must offer DLPack's C exchange table, native calls return instances
+    of this class, and `wrap` makes an instance from a NumPy array. With only `wrap`, `wrap` makes
+    all results from NumPy arrays. If all arrays of a call are on the code's GPU, results stay
+    there: `share` makes an object that shares the memory of a tvm_ffi tensor.
 
-    The native module serves arrays that fit, and copies only arrays that are not aligned. All other
-    calls, and all calls without the native module, go through `Executor.run`, which does the same
-    work and raises the errors.
+    The native module handles arrays that fit, and copies only arrays that are not aligned. Other
+    calls go through `Executor.run`, which does the same work and raises the errors.
     """
 
     def __init__(
@@ -51,10 +50,10 @@ class Calls:
         self._takes_out = any(argument["name"] == "out" for argument in main.arguments)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the code on a call's arguments; return results in the model's structure. The keyword
-        `out` is handled by `into`, unless the model has an argument of that name.
+        """Run the code on a call's arguments; return results in the model's structure. `into`
+        handles the keyword `out`, unless the model has an argument of that name.
 
-        Raises InputError for arguments that do not fit, ParameterError without weights.
+        Raises InputError for arguments that do not fit, and ParameterError if there are no weights.
         """
         if kwargs and "out" in kwargs and not self._takes_out:
             others = dict(kwargs)
@@ -69,11 +68,11 @@ class Calls:
         return self._main.unflatten(results)
 
     def into(self, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the code and write the results to the arrays of `out`, which has the structure that
-        the model returns; return `out`.
+        """Run the code and write the results to the arrays in `out`, which has the structure of the
+        model's result; return `out`.
 
-        Raises InputError also for an array that does not fit or cannot be written to, or that
-        overlaps an input or another array of `out`; nothing is written then.
+        Raises InputError, and writes nothing, if arguments do not fit or if an array in `out` does
+        not fit, cannot be written to, or overlaps an input or another array in `out`.
         """
         values = self._main.flatten(args, kwargs)
         outputs = list(flatten(self._main.output_tree, out, "out"))
@@ -97,7 +96,7 @@ class Calls:
         return [results] if self._single else list(results)
 
     def run_with(self, weights: tuple[Any, ...], values: Sequence[Any]) -> list[Any]:
-        """Run like `run`, with weights from `Executor.packed` in place of the current ones."""
+        """Run like `run`, but with weights from `Executor.packed` instead of the current ones."""
         results = self._caller(weights, *values)
         if results is NotImplemented:
             arrays = self._executor.run_with(weights, values)
@@ -107,10 +106,10 @@ class Calls:
     def run_in_place(
         self, values: Sequence[Any], weights: tuple[Any, ...] | None = None
     ) -> list[Any] | None:
-        """Run like `run` (or like `run_with`, if `weights` are given), and write the results of
-        `main.in_place` over the inputs that they replace: the list has None in their places.
-        Returns None and writes nothing if the code cannot do that with these arrays: they must be
-        writeable and have the code's own form."""
+        """Run like `run` (or like `run_with`, if `weights` are given), but write the results of
+        `main.in_place` over the inputs that they replace; the returned list has None for these
+        results. Returns None and writes nothing if the code cannot do this with these arrays: they
+        must be writeable and need no conversion."""
         caller = getattr(self._local, "in_place", None)
         if caller is None:
             caller = self._local.in_place = self._new_caller(in_place=True)
@@ -121,10 +120,11 @@ class Calls:
         return [None if number in over else next(rest) for number in range(len(self._main.outputs))]
 
     def run_bound(self, bound: tuple[Any, ...], values: Sequence[Any]) -> Any:
-        """Return the results of `main_in_place` that are not written over inputs: a single one, or
-        a tuple. `values` are the first inputs; `bound` holds tensors for the other inputs and the
-        weights, and the code may write to their memory. Returns NotImplemented and writes nothing
-        if `values` do not have the code's own form."""
+        """Run `main_in_place`; return a tuple of the results that are not written over inputs.
+
+        `values` are the first inputs; `bound` has tensors for the other inputs and the weights, and
+        the code may write to their memory. Returns NotImplemented and writes nothing if `values`
+        would have to be converted."""
         caller = getattr(self._local, "bound", None)
         if caller is None:
             caller = self._local.bound = self._new_caller(in_place=True, own=len(values))
@@ -139,7 +139,7 @@ class Calls:
 
     @property
     def _caller(self) -> Any:
-        """This thread's native caller, which has a virtual machine of its own."""
+        """This thread's native caller, which has its own virtual machine."""
         caller = getattr(self._local, "caller", None)
         if caller is None:
             caller = self._local.caller = self._new_caller()
@@ -183,8 +183,8 @@ class Calls:
 
 
 def _sizes(specs: Sequence[Input], dims: Sequence[Dim]) -> dict[str, Any] | None:
-    """Return the native caller's arguments about sizes that are left to the call. Returns None for
-    extents that it does not know: products and quotients of sizes, and indices whose range depends
+    """Return the native caller's arguments about sizes that are left to the call. Returns None if
+    it does not support an extent (a product or quotient of sizes), or the range of an index depends
     on a size."""
     if not dims:
         return {}

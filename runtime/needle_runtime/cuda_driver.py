@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver: copies, streams and graphs.
+"""Calls to the CUDA driver: copies, streams and graphs.
 
 Names, numbers and structures are as in cuda.h, an ABI that only grows; all functions exist from
 CUDA 12 on. TVM's own runtime works in the device's primary context, and so does this module.
@@ -15,7 +15,7 @@ from typing import Any
 from needle_runtime.errors import CaptureError, CudaError
 from needle_runtime.target import gpu
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waiting between this and the default stream
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it and the default stream do not wait for each other
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads are not restricted meanwhile
 
 _Handle = ctypes.c_void_p
@@ -85,13 +85,13 @@ class Driver:
         self._context = context
 
     def enter(self) -> None:
-        """Make this GPU current for the calling thread's next calls of the driver."""
+        """Make this GPU current for the calling thread's next driver calls."""
         code = self._set_current(self._context)
         if code:
             self._fail("cuCtxSetCurrent", code)
 
     def upload(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copy `size` bytes from the host; its memory may be reused on return."""
+        """Copy `size` bytes from the host; the host's memory may be reused on return."""
         self._do("cuMemcpyHtoDAsync_v2", to, source, size, stream)
 
     def download(self, to: int, source: int, size: int, stream: int) -> None:
@@ -109,8 +109,8 @@ class Driver:
     def capture(self, submit: Callable[[int], None]) -> Graph:
         """Return a graph of the work that `submit(stream)` puts on its stream; none of it runs.
 
-        The stream and all others do not wait for each other, and the capture is relaxed: work of
-        other threads, even on the default stream, neither fails nor is captured. Raises
+        The stream and the default stream do not wait for each other, and the capture is relaxed:
+        work of other threads, even on the default stream, neither fails nor is captured. Raises
         CaptureError if the driver refuses, or if `submit` raises a RuntimeError, as TVM does for
         CUDA errors.
         """

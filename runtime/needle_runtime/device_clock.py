@@ -31,8 +31,8 @@ class DeviceClock:
     def __call__(self, calls: int) -> float | None:
         """Return seconds per call, over `calls` calls or as many as can be launched ahead.
 
-        Returns None if not even one call can be launched ahead: one that waits for the GPU, or
-        that launches a thousand kernels.
+        Returns None if not even one call can be launched ahead, because it waits for the GPU
+        or launches a thousand kernels.
         """
         while self._most:
             count = max(1, min(calls, self._most))
@@ -43,7 +43,8 @@ class DeviceClock:
         return None
 
     def _held(self, calls: int) -> float | None:
-        """Return the seconds of `calls` calls; None if the stream did not wait for all launches."""
+        """Return the seconds that `calls` calls take; None if the stream did not wait for
+        all launches."""
         driver, stream = self._driver, self._stream
         launched, tell = os.pipe()
         late: list[bool] = []

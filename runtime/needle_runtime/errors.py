@@ -27,7 +27,7 @@ class UsageError(NeedleTVMError, ValueError):
 
 
 class TargetError(UsageError):
-    """The target is unknown, or this machine cannot compile for it or run it."""
+    """The target is unknown, or this machine cannot compile for it or run its code."""
 
 
 class CudaError(NeedleTVMError):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class Executor:
     """`main` of an artifact that this machine can run; GPU code runs on the GPU `device`.
 
-    Safe to use from any thread. A processor's code is unloaded with the last reference to the
-    executor and to the machines taken from it; results do not keep it loaded. A GPU's code stays
-    loaded. Raises TargetError if this machine cannot run the code, ArtifactError if it was built by
-    another TVM or its files have changed.
+    Safe to use from any thread. CPU code is unloaded with the last reference to the executor and
+    to the machines taken from it; results do not keep it loaded. GPU code stays loaded. Raises
+    TargetError if this machine cannot run the code, ArtifactError if another version of TVM built
+    it or its files have changed.
     """
 
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
@@ -56,7 +56,7 @@ class Executor:
         configure_tvm_threads(self.threads)  # for code that does not use needle's threads
         self.memory = memory.of(artifact.target, device, pooled=not self.main.dims)
         self._inputs = Inputs(self.inputs, self.memory, self.main.sizes)
-        # A GPU may still run kernels of calls that have returned when the code is dropped.
+        # When the code is dropped, a GPU may still be running kernels of calls that have returned.
         library = load_library(artifact.read(LIBRARY), for_gpu=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
@@ -85,8 +85,8 @@ class Executor:
         return [self.memory.copied(array) for array in arrays]
 
     def use(self, tensors: Sequence[Any]) -> None:
-        """Use these weights from now on: tensors in the order of `main.params`, which are packed
-        into the code's form."""
+        """Pack these weights, tensors in the order of `main.params`, into the code's form; use
+        them from now on."""
         self.bound = self.packed(tensors)
 
     def packed(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -113,7 +113,7 @@ class Executor:
         return self.to_arrays(self._call(self._inputs.convert(values)))
 
     def results_for(self, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Input]:
-        """Return specs of the results of a call with these inputs, whose shapes decide the sizes.
+        """Return specs of a call's results; the shapes of `inputs` determine the sizes.
 
         Raises InputError for inputs that do not fit.
         """
@@ -124,7 +124,7 @@ class Executor:
         return [each._replace(shape=shape_at(each.shape, sizes)) for each in self.results]
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return whether all `values`, at least one, lie in the memory of the code's GPU."""
+        """Return whether there are `values` and all lie in the memory of the code's GPU."""
         here = self.memory
         return isinstance(here, memory.CudaMemory) and bool(values) and all(map(here.holds, values))
 
@@ -136,7 +136,7 @@ class Executor:
         return self._inputs.convert(values)
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Run `main` on the result of `convert`; return new tensors. Time this call."""
+        """Run `main` on the result of `convert`; return new tensors. Benchmarks time this."""
         if self._graph is not None:
             replay = self._replay()
             try:
@@ -155,13 +155,13 @@ class Executor:
         return [to_numpy(tensor) for tensor in tensors]
 
     def new_machine(self) -> Any:
-        """Return a virtual machine of the code; one thread at a time may use it."""
+        """Return a virtual machine for the code; one thread at a time may use it."""
         machine = self._executable()
         machine["vm_initialization"](*self.memory.machine_arguments)
         return machine
 
     def _machine(self) -> Any:
-        """Return this thread's virtual machine. Its registers have no lock; the code is shared."""
+        """Return this thread's own virtual machine, whose registers have no lock."""
         machine = getattr(self._local, "machine", None)
         if machine is None:
             machine = self._local.machine = self.new_machine()
@@ -175,12 +175,12 @@ class Executor:
         return main
 
     def into(self) -> Any:
-        """Return the `main` of this thread's virtual machine that takes memory for the results
-        after the inputs; None if the code has no such function."""
+        """Return this thread's variant of `main` that takes memory for the results after the
+        inputs; None if the code has no such function."""
         return self._variant("main_into")
 
     def in_place(self) -> Any:
-        """Return the `main` of this thread's virtual machine that writes the results of
+        """Return this thread's variant of `main` that writes the results listed in
         `main.in_place` over inputs and returns the others; None if the code has none."""
         return self._variant("main_in_place") if self.main.in_place else None
 

@@ -25,7 +25,7 @@ class Input(NamedTuple):
 
 
 class Inputs:
-    """The inputs of a function whose code works on the memory `here`; `sizes` finds its dims."""
+    """The inputs of a function whose code works on the memory `here`; `sizes` computes its dims."""
 
     def __init__(self, specs: Sequence[Input], here: Memory, sizes: Sizes) -> None:
         self.specs = specs
@@ -34,8 +34,8 @@ class Inputs:
         self._gpu = here if isinstance(here, CudaMemory) else None
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
-        """Return tensors of arrays that fit the signature, over the same memory if the code can
-        read that memory. Raises InputError for other arrays."""
+        """Return the arrays as tensors, over the same memory if the code can read that memory.
+        Raises InputError for arrays that do not fit the signature."""
         shared = self._here.shared
         return [
             shared(each, spec.alignment) if isinstance(each, np.ndarray) else each
@@ -43,9 +43,9 @@ class Inputs:
         ]
 
     def check(self, values: Sequence[Any]) -> list[Any]:
-        """Return arrays that fit the signature: NumPy arrays, or tensors if they are on the GPU.
+        """Return the arrays as NumPy arrays, or as tensors if they are on the GPU.
 
-        Raises InputError for other arrays.
+        Raises InputError for arrays that do not fit the signature.
         """
         if not isinstance(values, (list, tuple)):
             raise InputError(f"takes a list of arrays, was given a {type(values).__name__}")
@@ -68,7 +68,7 @@ class Inputs:
             if not tensor.is_contiguous():
                 raise InputError(f"input {spec.name!r} is not contiguous: give a contiguous copy")
             return tensor
-        # Asking NumPy for a dtype's name takes microseconds: the dtypes themselves are compared.
+        # The dtypes themselves are compared: asking NumPy for a dtype's name takes microseconds.
         array = as_numpy(value, f"input {spec.name!r}")
         if not may_be(array.shape, spec.shape) or array.dtype != spec.dtype:
             raise _mismatch(spec, array.shape, str(array.dtype))
@@ -111,7 +111,7 @@ def destinations(
 
 
 def _may_overlap_itself(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether two elements may share memory: the strides do not nest."""
+    """Return whether two elements may share memory because the strides do not nest."""
     reach = array.itemsize
     pairs = zip(array.strides, array.shape, strict=True)
     for stride, extent in sorted((abs(stride), extent) for stride, extent in pairs if extent > 1):
@@ -136,5 +136,5 @@ def _check_range(array: np.ndarray[Any, Any], name: str, lowest: int, highest: i
 def _mismatch(spec: Input, shape: Sequence[int], dtype: str) -> InputError:
     return InputError(
         f"input {spec.name!r} is {describe(shape, dtype)}, "
-        f"the model was compiled for {describe(spec.shape, str(spec.dtype))}"
+        f"but the model was compiled for {describe(spec.shape, str(spec.dtype))}"
     )

@@ -30,7 +30,7 @@ _CPU, _CUDA = 1, 2  # DLPack's device types
 # freed memory for the next allocation of the same size; it is not used if sizes differ from call to
 # call, because it would keep memory for every size seen so far.
 _NAIVE_ALLOCATOR, _POOLED_ALLOCATOR = 1, 2
-_LARGE_PAGE = 2 << 20  # bytes; of x86 and of Arm with pages of 4 KiB
+_LARGE_PAGE = 2 << 20  # bytes, on x86 and on Arm with 4 KiB pages
 _MADV_COLLAPSE = 25  # since Linux 6.1
 
 
@@ -75,7 +75,7 @@ class HostMemory:
             begin = -(-start // _LARGE_PAGE) * _LARGE_PAGE
             end = (start + size) // _LARGE_PAGE * _LARGE_PAGE
             if begin < end:
-                # A failure (an older Linux, no memory in one piece) leaves the pages as they are.
+                # A failure (an older Linux, no contiguous memory) leaves the pages as they are.
                 collapse(begin, end - begin, _MADV_COLLAPSE)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
@@ -105,7 +105,7 @@ class CudaMemory:
         )
 
     def holds(self, value: Any) -> bool:
-        """Return whether an array with `__dlpack__` is on this GPU already."""
+        """Return whether `value` is an array with `__dlpack__` on this GPU."""
         return hasattr(value, "__dlpack_device__") and tuple(
             map(int, value.__dlpack_device__())
         ) == (_CUDA, self.index)
@@ -147,11 +147,11 @@ class CudaMemory:
         self._wait(self._device, self.stream())
 
     def stream(self) -> int:
-        """Return the stream of this thread's calls of compiled code; 0 is CUDA's default stream."""
+        """Return the stream of this thread's calls to compiled code; 0 is CUDA's default stream."""
         return int(self._ffi.get_raw_stream(self._device))
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """Return a context in which this thread's calls of compiled code go to `stream`."""
+        """Return a context in which this thread's calls to compiled code go to `stream`."""
         return self._ffi.use_raw_stream(self._device, stream)
 
 

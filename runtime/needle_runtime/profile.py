@@ -6,7 +6,7 @@
 TVM's virtual machine calls a Python function, its "instrument", before and after each of its own
 calls. This adds a microsecond or two per call, so the time of a shorter kernel is mostly overhead;
 the plain call is timed as well, for comparison. Merged kernels are timed one by one, in the copy of
-`main` that calls them one by one.
+`main` that calls them separately.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel over a whole run. `seconds` is the median over runs of the time of all its calls.
+    """One kernel's calls in a run. `seconds` is their total time, the median over all runs.
 
-    `share` is its part of the time of all kernels; it is 0 for the virtual machine's own calls,
+    `share` is its share of the time of all kernels; it is 0 for the virtual machine's own calls,
     whose time is mostly the instrument's overhead.
     """
 
@@ -89,7 +89,7 @@ class Profile:
         return {"plain_seconds": self.plain_seconds, "runs": len(self.runs), "rows": rows}
 
     def chrome_trace(self) -> dict[str, Any]:
-        """Return the runs in sequence, in the Trace Event Format of chrome://tracing, Perfetto."""
+        """Return the runs in sequence, in the Trace Event Format (chrome://tracing, Perfetto)."""
         events, offset = [], 0.0
         for number, run in enumerate(self.runs):
             for call in run:
@@ -139,7 +139,7 @@ def profile(
     """Time every call of `runs` runs of a `program`, on `inputs`, or on random inputs of these
     `sizes` (see `random_inputs`).
 
-    Raises UsageError for fewer than one run and for sizes that the program does not have,
+    Raises UsageError for fewer than one run and for a size that the program does not allow,
     InputError for inputs that do not fit, ParameterError if the program has no weights.
     """
     if type(runs) is not int:
@@ -171,7 +171,7 @@ def profile(
 
 
 def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) -> None:
-    """Call `main` on one of the executor's machines, in the copy without merged kernels."""
+    """Call the copy of `main` without merged kernels on one of the executor's machines."""
     machine[executor.main.by_kernel or "main"](*tensors, *executor.weights)
 
 

@@ -35,7 +35,8 @@ class Program:
     """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread.
 
     `device` is the index of the GPU that GPU code runs on. Raises TargetError if this machine
-    cannot run the artifact, ArtifactError if it was built by another TVM or its files have changed.
+    cannot run the artifact, ArtifactError if another version of TVM built it or its files have
+    changed.
 
     `executor` has the program's parts: conversions, tensors, virtual machines.
     """
@@ -118,10 +119,10 @@ class Program:
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
         aligned is copied. Returns NumPy arrays in the structure that the model returns. If all
-        inputs are on the code's GPU, returns tvm_ffi Tensors (with DLPack) on that GPU. With
-        `out=`, arrays in that structure, the results are written to them and `out` is returned,
-        unless the model has an argument of that name. A model with state continues from the
-        previous call.
+        inputs are on the code's GPU, returns tvm_ffi Tensors (with DLPack) on that GPU. If
+        `out=` gives arrays in that structure, the results are written to them and `out` is
+        returned, unless the model has an argument of that name. A model with state continues from
+        the previous call.
 
         Raises InputError for an argument whose structure, shape or dtype differs from the compiled
         one, for indices out of range (indices in a GPU's memory are not checked), and for an `out`
@@ -146,10 +147,11 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
     With `require_signature`, the PEM file of an Ed25519 public key, only an artifact signed with
     that key is loaded. `device` is the index of the GPU that GPU code runs on.
 
-    Raises ArtifactError if the artifact is absent, damaged or built by another TVM, TargetError if
-    this machine cannot run it, SignatureError if it is not signed by that key, KeyFileError if the
-    file holds no key, InstallError without the package `cryptography`, UsageError for a value that
-    is not a path or an index. In all these cases nothing of the artifact is loaded.
+    Raises ArtifactError if the artifact is absent, damaged or built by another version of TVM,
+    TargetError if this machine cannot run it, SignatureError if it is not signed by that key,
+    KeyFileError if the file holds no key, InstallError without the package `cryptography`,
+    UsageError for a value that is not a path or an index. In all these cases, no part of the
+    artifact is loaded.
     """
     folder = as_path(path, "path", ArtifactError)
     if type(device) is not int or device < 0:

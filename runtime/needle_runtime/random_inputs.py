@@ -16,12 +16,12 @@ from needle_runtime.errors import UsageError
 def random_inputs(
     artifact: Artifact, seed: int = 0, sizes: Mapping[str, int] | None = None
 ) -> list[np.ndarray[Any, Any]]:
-    """Return arrays that fit the signature of `artifact`, one per input. `sizes` gives dims by
-    name; other dims have their least size.
+    """Return arrays that fit the signature of `artifact`, one per input. `sizes` gives the
+    sizes of dims by name; other dims have their least size.
 
     Floats are standard normal. Integers and indices are zeros and ones, or only zeros if 1 is not
     a valid index. Raises UsageError for a `seed` that is not an integer of at least 0, and for
-    sizes that the artifact does not have.
+    a size that the artifact does not allow.
     """
     if type(seed) is not int or seed < 0:
         raise UsageError(f"seed={seed!r}: must be an integer of at least 0")

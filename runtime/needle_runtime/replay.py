@@ -25,9 +25,9 @@ from needle_runtime.artifact.function import GraphNames
 class Replay:
     """`main` of a program as a graph, captured by the first call.
 
-    `machine` is a virtual machine of the program, and `names` are the functions in it. `inputs` has
-    the shape and dtype of each input, `results` is the number of results, and `params` are the
-    weights in the code's form.
+    `machine` is a virtual machine of the program, and `names` holds the names of its functions.
+    `inputs` has the shape and dtype of each input, `results` is the number of results, and `params`
+    are the weights in the code's form.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Replay:
 
     def _capture(self) -> cuda_driver.Graph:
         # The first run is not captured: it loads modules and fills the allocator's pool, which a
-        # graph cannot do. This run needs valid inputs, because kernels read at the indices among
-        # the inputs.
+        # graph cannot do. This run needs valid inputs, because some of them may be indices at which
+        # kernels read.
         self._main(*self._inputs, *self.params)
         held: list[Any] = []
 
@@ -111,7 +111,7 @@ class Replay:
         self._held = held  # the results, and all memory that the graph writes to
         self._results = [_Place(tensor) for tensor in held[: self._results_count]]
         self.nodes = graph.nodes
-        # The graph must be closed before its buffers, and not after the driver is gone.
+        # Close the graph before its buffers are freed, but not at exit: the driver may be gone.
         weakref.finalize(self, graph.close).atexit = False
         return graph
 

@@ -14,9 +14,9 @@ from needle_runtime.program import Program
 class SelfTest:
     """The result of a self test: each output's distance from its recorded value.
 
-    With examples of several sizes, the outputs of all examples follow one another. `differences`
+    With examples of several sizes, the outputs of all examples are listed in turn. `differences`
     are relative to the recorded output's largest magnitude, and infinite if NaNs or infinities are
-    in different places; `tolerances` are the manifest's. `source` says what computed the recorded
+    at different indices; `tolerances` are the manifest's. `source` says what computed the recorded
     outputs: "eager", the model itself, or "compiled" if the model was not available.
     """
 

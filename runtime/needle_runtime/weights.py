@@ -1,4 +1,4 @@
-"""Weights by name, put in the order of compiled code's parameters."""
+"""Weights by name, put in the order of the compiled code's parameters."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def in_order(
     A parameter with several names (listed in `ties`) may be given under any of them; arrays that
     the code does not read are allowed too. Raises ParameterError for a value that is not a mapping.
     Otherwise the error lists every name that is missing, unexpected, masked or of another shape or
-    dtype, every pair of names of one parameter with different values, and every constant of the
-    code with another value.
+    dtype, all names of one parameter with different values, and every constant whose
+    value differs from the code's.
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is not a dict of arrays by name")
@@ -47,7 +47,7 @@ def in_order(
         if not is_fixed:
             by_name[name] = array
         elif digest_of(array) != main.fixed[name]:
-            problems.append(f"{name!r} is a constant of the code, and has another value there")
+            problems.append(f"{name!r} is a constant of the code, compiled with another value")
     arrays = []
     for name, spec in specs.items():
         known_as = next((each for each in (name, *tied.get(name, ())) if each in params), None)

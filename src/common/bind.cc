@@ -17,7 +17,8 @@ namespace needle {
 int checked_device(int index) {
   const int count = device::count();
   if (index < 0 || index >= count)
-    throw std::invalid_argument("device " + std::to_string(index) + " is none of " +
+    throw std::invalid_argument("device " + std::to_string(index) +
+                                " does not exist; the number of devices is " +
                                 std::to_string(count));
   return index;
 }
@@ -244,7 +245,7 @@ void bind(py::module_& m) {
     return nullptr;
   };
 
-  // Each function has two overloads: the lookup of a keyword takes as long as making a small array.
+  // Each function has two overloads: looking up a keyword takes as long as making a small array.
   m.def("empty", [](py::handle shape, py::handle dtype) { return needle::empty(shape, dtype, 0); });
   m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device"));
   m.def("as_strided", &needle::as_strided);

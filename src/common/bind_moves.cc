@@ -68,7 +68,7 @@ std::optional<Dims> axes_of(PyObject* o, int ndim) {
   return d;
 }
 
-// Whether an end of a slice is None, or a plain int that can be compared with a size.
+// Whether a bound of a slice is None, or a plain int that can be compared with a size.
 bool is_end(PyObject* o) { return o == Py_None || number(o).has_value(); }
 
 struct Layout {

@@ -71,7 +71,7 @@ View from_numpy(py::handle source, int on) {
     strides.push(b.strides[i] / b.itemsize);
     (strides[i] < 0 ? low : high) += (b.shape[i] - 1) * strides[i];
   }
-  if (!aligned) {  // a new array is aligned, so this ends
+  if (!aligned) {  // a new array is aligned, so the recursion ends
     py::object fresh = py::module_::import("numpy").attr("array")(source);
     return from_numpy(bfloat16 ? fresh.attr("view")(name(DType::bfloat16)) : fresh, on);
   }

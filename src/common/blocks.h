@@ -9,7 +9,7 @@ namespace needle {
 constexpr int kMaxDevices = 64;  // devices of one kind
 
 // Returns at least `bytes` (up to INT64_MAX) of a device's uninitialised memory, at a multiple of
-// kAlignment. Throws std::bad_alloc. Return it by release_block with the same number of bytes.
+// kAlignment. Throws std::bad_alloc. Release it by release_block with the same number of bytes.
 //
 // Released blocks are kept for later requests of the same size: getting new memory, and touching it
 // on the CPU, takes longer than most kernels. On a device with streams, a block may be used by work

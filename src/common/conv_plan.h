@@ -12,7 +12,7 @@ namespace needle {
 constexpr int64_t kWindowLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
 constexpr int64_t kLargestElement = 16;
 
-// One image axis: only taps [first, first + taps) ever meet the image. They reach the interval
+// One image axis: only taps [first, first + taps) ever meet the image. They span the interval
 // [low, low + extent), where positions outside of [0, size) are padding.
 struct Axis {
   int64_t size, count, stride, dilation, first = 0, taps = 0, low = 0, extent = 0;

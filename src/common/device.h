@@ -84,7 +84,7 @@ bool waits();
 int host_index();
 
 // upload and download read and write a view of host memory with the same shape and dtype. When
-// they return, that memory may be changed or read.
+// they return, the host memory may be changed or read.
 void upload(const View& host, const View& to);
 void download(const View& from, const View& host);
 
@@ -106,12 +106,12 @@ int64_t least(const View& x);
 View reduce(Reduction op, const View& x, const Split& s, DType out_type);
 void arg_reduce(bool max, const View& x, const Split& s, const View& out);
 
-// Whether casts between the two dtypes, and ops of a dtype, run without a detour by compute_type.
+// Whether casts between two dtypes, and ops of a dtype, run without a conversion to compute_type.
 bool casts(DType from, DType to);
 bool computes(DType t);
 // Whether matmuls of a dtype run without a conversion to another dtype.
 bool multiplies(DType t);
-// out = a * b for each step of the batch; the pointers in `g` belong to the views.
+// out = a * b for each step of the batch; the pointers in `g` point into the views.
 void gemm(const GemmArgs& g, DType t, const Loop<2>& batch, const View& a, const View& b,
           const View& out);
 
@@ -141,10 +141,10 @@ void lstm_step_grad(const View& sums, const View& cell, const View& next, const 
                     const View* grad_c, const View& to_h, const View& to_c, const View& to_sums,
                     const View& to_cell);
 
-// Throws std::out_of_range that names a position outside of [-extent, extent).
+// Throws std::out_of_range, naming the position, for a position outside of [-extent, extent).
 Positions positions(const View& index, int64_t extent, const char* what);
 void gather(const View& x, const Positions& at, const View& index, int64_t axis, const View& out);
-// `from` has the index's axes in place of `axis`; of repeated positions the last wins.
+// `from` has the index's axes in place of `axis`; if a position repeats, the last one wins.
 void scatter(const View& to, const Positions& at, const View& index, const View& from, int64_t axis,
              bool accumulate);
 
@@ -158,9 +158,9 @@ void sgd_step(const View& param, const View& grad, const View* velocity, const S
 void adam_step(const View& param, const View& grad, const View& m, const View& v,
                const AdamFactors& f);
 
-// Returns DLPack's name of a buffer's memory.
+// Returns the DLPack device of a buffer's memory.
 dlpack::DeviceRef dlpack_device(const Buffer& buffer);
-// Returns the device with this DLPack name; nullopt and the reason if it is not one of ours.
+// Returns the index of a DLPack device; nullopt and the reason if it is not one of ours.
 std::optional<int> device_of_dlpack(dlpack::DeviceRef ref, std::string* why);
 // Makes a buffer over a producer's memory usable by the current stream from now on.
 void take_over(const Buffer& buffer);

@@ -44,7 +44,7 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
-// The functions of a Python class for other libraries' C code. They are in a capsule named
+// The functions that a Python class offers to other libraries' C code. They are in a capsule named
 // "dlpack_exchange_api", the class's attribute __dlpack_c_exchange_api__. They return 0, or
 // -1 with a Python exception set; none of them synchronises streams.
 struct ExchangeTable {

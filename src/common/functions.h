@@ -65,9 +65,9 @@ Normalized batch_norm_grad(const View& grad, const View& x, const View& weight, 
 std::pair<View, View> lstm_gates(const View& sums, const View& cell);
 std::pair<View, View> lstm_gates_grad(const View& sums, const View& cell, const View& next,
                                       const View* grad_h, const View* grad_c);
-// The steps of an LSTM over the input's part of its sums (T, B, 4H), from the states h and c (B,
-// H), with the weight w (H, 4H) of h; and the gradients for all four from the gradients for hidden
-// and cells. A null gradient stands for none.
+// All steps of an LSTM: `projected` (T, B, 4H) is the input's part of the gates' sums, h and c
+// (B, H) are the first states, and w (H, 4H) is the weight of h. The second function returns the
+// gradients for all four from those for hidden and cells; a null gradient stands for none.
 LstmSequence lstm_sequence(const View& projected, const View& h, const View& c, const View& w);
 LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
                                     const LstmSequence& made, const View* grad_hidden,
@@ -76,7 +76,7 @@ View gather(const View& x, const View& index, int64_t axis);
 void scatter(const View& dst, const View& index, const View& src, int64_t axis, bool accumulate);
 // out[..., j, ...] = x[..., index[..., j, ...], ...] along the axis; other extents are equal.
 View take_along(const View& x, const View& index, int64_t axis);
-// A copy of x with the elements of src, which broadcasts to the index's shape, at these positions.
+// A copy of x with the elements of src at these positions; src broadcasts to the index's shape.
 View put_along(const View& x, const View& index, const View& src, int64_t axis, Put how);
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f);
 void adam_step(const View& param, const View& grad, const View& m, const View& v,

@@ -128,7 +128,7 @@ NEEDLE_HD static inline double erfinv_f64(double x) {
                            1.84631831751005468180e-5,
                            1.42151175831644588870e-7,
                            2.04426310338993978564e-15};
-  constexpr double kHalfRoot = 0.70710678118654752440;  // a quantile of the error function
+  constexpr double kHalfRoot = 0.70710678118654752440;  // scales a normal quantile to erfinv
   if (!(x > -1 && x < 1)) return x * kInfinity * (x == 1 || x == -1 ? 1.0 : 0.0);
   const double q = 0.5 * x;
   if (q >= -0.425 && q <= 0.425) {
@@ -227,7 +227,7 @@ NEEDLE_FN2(power) {
   } else if constexpr (Kind<C>::boolean) {
     return a | !b;
   } else {
-    C result = 1;  // the driver refuses negative exponents
+    C result = 1;  // nd::binary refuses negative exponents
     for (C e = b; e > 0; e >>= 1) {
       if (e & 1) result = wrap_mul(result, a);
       a = wrap_mul(a, a);
@@ -270,7 +270,7 @@ NEEDLE_HD static inline C floored_rest(C b, C rest) {
   const C moved = below_zero(rest) != below_zero(b) ? rest + b : rest;
   return rest == C(0) ? zero : moved;
 }
-// As in CPython and NumPy: the quotient without a's remainder, which is nearly whole.
+// As in CPython and NumPy: subtracting the remainder from a makes the quotient nearly whole.
 template <class C>
 NEEDLE_HD static inline C floored_quotient(C a, C b, C rest) {
   C quotient = (a - rest) / b;

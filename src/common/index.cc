@@ -36,8 +36,8 @@ namespace {
 // Slices of fewer elements are not worth a loop each.
 constexpr int64_t kSlice = 16;
 
-// Turns the index's axes into one, and its positions into positions of all elements of a slice. In
-// the resulting view the elements of slices share memory.
+// Flattens the index to one axis, and repeats each position for all elements of a slice. In the
+// resulting view these repetitions share memory.
 View along_slices(const View& x, const View& index, int64_t axis, Dims* shape) {
   const View line = compact(index);
   Dims strides;
@@ -83,7 +83,7 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
     scatter(wide, index, src, axis, accumulate);
     return copy(wide, dst);
   }
-  // Inputs must be read before anything is written: one that shares memory with dst is copied.
+  // Inputs must be read before anything is written, so src is copied if it shares memory with dst.
   const View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
   const View from = broadcast_to(own, shape, what);
   if (from.size() > 0) device::scatter(dst, at, index, from, axis, accumulate);

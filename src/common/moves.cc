@@ -53,7 +53,7 @@ View part(const View& x, int axis, int64_t begin, int64_t count) {
   return View(x.buffer(), x.dtype(), shape, x.strides(), x.offset() + begin * x.strides()[axis]);
 }
 
-// Cuts x into blocks along the axes from number k on, and copies the blocks to their places.
+// Cuts x into blocks along axes[k] and all later axes, and copies the blocks to their positions.
 void roll_into(const View& x, const View& out, const Dims& shifts, const Dims& axes, int k) {
   if (k == axes.ndim) return copy(x, out);
   const int axis = static_cast<int>(axes[k]);
@@ -69,8 +69,8 @@ Operand of(const View& x) {
   return o;
 }
 
-// Converts x to the dtype in which several steps are computed: halves are rounded only once, and
-// sums of halves do not overflow.
+// Converts x to the dtype in which several steps are computed, so that halves are rounded only
+// once, and sums of halves do not overflow.
 View floats(const View& x) {
   const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);
@@ -92,7 +92,7 @@ View reshape(const View& x, const Dims& shape) {
 
 View diagonal(const View& x, int64_t offset, int axis1, int axis2) {
   const int64_t rows = x.shape()[axis1], columns = x.shape()[axis2];
-  // If no place lies in both extents, the diagonal is empty and the offset must not be used.
+  // If no position lies in both extents, the diagonal is empty and the offset must not be used.
   const bool inside = offset > -rows && offset < columns;
   const int64_t row = inside && offset < 0 ? -offset : 0,
                 column = inside && offset > 0 ? offset : 0;

@@ -52,7 +52,7 @@ constexpr bool gives_bools(Category c) {
 
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
 
-// The new value of an element to which several values are put: the last of them, their sum with the
+// The new value of an element at which several values are put: the last of them, their sum with the
 // old value, or the largest or least of them and the old value.
 enum class Put { set, add, max, min };
 

@@ -60,7 +60,7 @@ class Buffer {
   // Known bounds of all elements, set by code that fills a new buffer; with them, checking an index
   // does not access the device.
   void note_range(const IndexRange& range) { range_ = std::make_unique<IndexRange>(range); }
-  // Others write to this memory, and their writes are not counted.
+  // Notes that others may write to this memory; their writes are not counted.
   void mark_shared() { shared_.store(true, std::memory_order_relaxed); }
   // Null if no bounds are known, or if they no longer hold.
   const IndexRange* range() const {

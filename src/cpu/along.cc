@@ -1,4 +1,4 @@
-// Reads elements from, or writes them to, positions along one axis; each element has its own.
+// Reads elements from, or writes them to, their own positions along one axis.
 #define NEEDLE_ISA along
 #include "common/functors.h"
 
@@ -164,12 +164,12 @@ void take_along(const View& x, const View& index, int64_t axis, const View& out)
 void put_along(const View& to, const View& index, const View& from, int64_t axis, Put how) {
   const Axis along = axis_of(to, axis);
   const int d = static_cast<int>(axis);
-  // Threads divide the elements off the axis, so a line's elements are put in the line's order.
+  // The threads divide the lines along the axis, so the elements of a line are put in order.
   const int64_t length = index.shape()[d], si = index.strides()[d], sf = from.strides()[d];
   const Loop<3> rest(
       with(index.shape(), axis, 1),
       {with(index.strides(), axis, 0), with(to.strides(), axis, 0), with(from.strides(), axis, 0)});
-  // Rows of neighbouring lines, if a line's elements are further apart than neighbouring lines.
+  // Work on rows of neighbouring lines if a line's elements are further apart than such lines.
   const bool rows = rest.shape[rest.ndim - 1] >= 8 && std::abs(sf) > std::abs(rest.inner(2));
   std::atomic<bool> outside{false};
   auto typed = [&](auto type, auto index_type, auto put) {

@@ -1,4 +1,4 @@
-// The BLAS that was found when needle was built, loaded beside the module; one thread per call.
+// The BLAS that was found when needle was built; a call uses one thread.
 #pragma once
 
 #include "common/device.h"

@@ -99,7 +99,7 @@ void release_block(char* block, int64_t bytes, int, void*) noexcept {
     Kept& k = kept();
     std::unique_lock<std::mutex> lock(k.mutex, std::try_to_lock);
     if (lock && size <= k.limit / 2) {
-      // The kept blocks served earlier work; if no block fits this request, the work has changed.
+      // The kept blocks are from earlier work; if they leave no room, the work has changed.
       if (k.total + size > k.limit) k.clear();
       try {
         k.blocks[size].push_back(block);

@@ -1,7 +1,7 @@
 // Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients. They are
 // matmuls over (pixels, taps and channels, outputs). Their register tiles read the image itself, so
-// no matrix of windows is made. A thread copies the part of the image that it works on only with
-// padding, or if channels are not contiguous.
+// no matrix of windows is made. A thread copies its part of the image only if there is padding, or
+// if channels are not contiguous.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -50,7 +50,7 @@ struct Runs {
   int64_t count() const { return static_cast<int64_t>(at.size()); }
 };
 
-// A row of pixels [from, from + count) of the area that the taps reach, with zeros as padding.
+// Copies a row of the area that the taps reach, with zeros as padding.
 void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t row, char* to) {
   const int64_t pixel = p.c * p.size, y = p.y.low + row;
   const int64_t begin = std::max<int64_t>(p.x.low, 0);
@@ -76,8 +76,8 @@ void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t
   std::memset(to + count * pixel, 0, static_cast<size_t>((p.x.extent - left - count) * pixel));
 }
 
-// Brings `columns` columns of B, row-major with leading dimension `ldb`, into the tiles' form: they
-// are read in place, except for a last panel that is not full.
+// The panels of a row-major B (rows x columns): read in place, except for a last panel that is not
+// full, which is packed.
 class Panels {
  public:
   Panels(const GemmKernels& kernel, const char* b, int64_t rows, int64_t columns, int64_t size)
@@ -169,7 +169,7 @@ void conv2d(const Plan& p, const View& x, const View& weight, const View& out) {
   const Runs runs(p, layout);
   const int64_t chunk = std::max<int64_t>(1, kDepth / runs.length);
   const bool parallel = is_parallel(p);
-  // With few units, threads also divide their columns.
+  // With few units, threads also divide the units' columns.
   const int64_t columns =
       std::clamp<int64_t>(parallel ? 2 * num_threads() / units.count : 1, 1, panels.count());
   share(units.count * columns, parallel, [&](int64_t begin, int64_t end) {
@@ -243,8 +243,9 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
       // Rows of the result, and the windows that reach them, numbered without padding.
       const int64_t y0 = p.y.size * (part % strips) / strips;
       const int64_t y1 = p.y.size * (part % strips + 1) / strips;
-      // All windows of several images are in one unit.
-      const int64_t before = strips == 1 ? -1 : y0 - p.y.low - reach;  // the last that ends before
+      // `before`: the last start of a window that ends before y0. A unit of several images has all
+      // of their windows.
+      const int64_t before = strips == 1 ? -1 : y0 - p.y.low - reach;
       const int64_t first = before < 0 ? 0 : before / p.y.stride + 1;
       const int64_t after = ceil_div(std::max<int64_t>(y1 - p.y.low, 0), p.y.stride);
       const int64_t last = strips == 1 ? p.y.count : std::min(p.y.count, std::max(first, after));
@@ -324,7 +325,7 @@ void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, c
   const Runs runs(p, layout);
   const int64_t tiles = ceil_div(runs.length, mr);  // tiles per run
   const int64_t o = p.o;
-  // Row k of the weight matrix is tap and channel k of the remaining kernel.
+  // Row k of the weight matrix is tap and channel k of the trimmed kernel.
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
               p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
   View trimmed = whole ? target : View::empty(p.dtype, target.shape(), 0);

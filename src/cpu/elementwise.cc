@@ -37,7 +37,7 @@ void copy(const Loop<2>& loop, const View& from, const View& to, bool ordered) {
   if (ordered) return piece(0, loop.total);
   const int64_t last = loop.shape[loop.ndim - 1];
   if (loop.ndim > 1 && last < kShort && loop.total > 0) {
-    // Each run has a fixed cost: run along the axis before, a few cache lines at a time.
+    // Each run has a fixed cost, so run along the last axis but one, some cache lines at a time.
     const Loop<2> outer = loop.outer();
     parallel_for(outer.total, kGrain / last, [&](int64_t begin, int64_t end) {
       outer.run(begin, end, [&](const int64_t* offset, int64_t n) {

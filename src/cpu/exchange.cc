@@ -24,7 +24,7 @@ PyTypeObject* g_tensor_class = nullptr;
 PyObject* g_device = nullptr;
 PyObject* g_state = nullptr;
 
-// Runs a function that may throw behind a C interface: 0, or -1 with a Python exception set.
+// Runs a function that may throw; returns 0, or -1 with a Python exception set.
 template <class F>
 int guarded(F&& f) noexcept {
   try {
@@ -101,7 +101,7 @@ int view_object(void* object, dlpack::Tensor* out) {
   });
 }
 
-// Makes an object of a class without constructor arguments, and fills two slots.
+// Makes an object of a class without calling its constructor, and sets two attributes.
 py::object made(PyTypeObject* cls, PyObject* first, PyObject* one, PyObject* second,
                 PyObject* two) {
   py::object self = stolen(cls->tp_alloc(cls, 0));
@@ -167,7 +167,8 @@ const dlpack::ExchangeTable kTable = {{1, 3},
 py::capsule array_exchange(py::type cls, py::object device) {
   auto* own = reinterpret_cast<PyTypeObject*>(cls.ptr());
   if (g_array_class == own) return py::capsule(&kTable<false>, dlpack::kExchange);
-  if (g_array_class != nullptr) throw std::invalid_argument("array_exchange has another class");
+  if (g_array_class != nullptr)
+    throw std::invalid_argument("array_exchange: called for another class");
   g_names = new Names;
   g_array_class = reinterpret_cast<PyTypeObject*>(cls.release().ptr());
   g_device = device.release().ptr();
@@ -175,10 +176,11 @@ py::capsule array_exchange(py::type cls, py::object device) {
 }
 
 py::capsule tensor_exchange(py::type cls, py::object state) {
-  if (g_array_class == nullptr) throw std::invalid_argument("array_exchange comes first");
+  if (g_array_class == nullptr) throw std::invalid_argument("call array_exchange first");
   auto* own = reinterpret_cast<PyTypeObject*>(cls.ptr());
   if (g_tensor_class == own) return py::capsule(&kTable<true>, dlpack::kExchange);
-  if (g_tensor_class != nullptr) throw std::invalid_argument("tensor_exchange has another class");
+  if (g_tensor_class != nullptr)
+    throw std::invalid_argument("tensor_exchange: called for another class");
   g_tensor_class = reinterpret_cast<PyTypeObject*>(cls.release().ptr());
   g_state = state.release().ptr();
   return py::capsule(&kTable<true>, dlpack::kExchange);

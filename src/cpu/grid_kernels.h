@@ -23,8 +23,8 @@ struct GridPlan {
   int64_t size[3], step[3];
 };
 
-// `grid` is at the first of `count` points; x and to_x are at the first of `channels` channels; y
-// and grad are at the first point of that channel.
+// `grid` points to the first of `count` points; x and to_x to the first of `channels` channels; y
+// and grad to the first point of that channel.
 struct GridKernels {
   void (*sample)(const GridPlan& q, const void* x, const void* grid, int64_t count, void* y);
   // to_x += the gradient for x

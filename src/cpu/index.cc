@@ -19,7 +19,7 @@ Dims without(const Dims& dims, int64_t axis, int count) {
   return out;
 }
 
-// For a view of shape (pre, index..., post): the offset of each index position.
+// Returns the offset of each index position in a view of shape (pre, index..., post).
 std::vector<int64_t> index_offsets(const View& x, int64_t axis, const View& index) {
   Dims shape, strides;
   for (int i = 0; i < index.ndim(); ++i) {
@@ -99,8 +99,8 @@ void scatter(const View& dst, const Positions& positions, const View& index, con
   int t = static_cast<int>(dst.dtype());
   CastRow assign = kernels().cast[t][t];
   AddToRow add = kernels().add_to[t];
-  // Additions are in index order, so the result does not depend on threads, which divide the other
-  // axes.
+  // Threads divide the other axes, so additions are in index order, and the result does not depend
+  // on the number of threads.
   auto piece = [&](int64_t begin, int64_t end) {
     for (size_t i = 0; i < where.size(); ++i)
       rest.run(begin, end, [&](const int64_t* offset, int64_t length) {

@@ -14,7 +14,7 @@ using UnaryRow = void (*)(const void* x, int64_t sx, void* out, int64_t n);
 using BinaryRow = void (*)(const void* a, int64_t sa, const void* b, int64_t sb, void* out,
                            int64_t n);
 using CastRow = void (*)(const void* x, int64_t sx, void* y, int64_t sy, int64_t n);
-// out = c ? a : b, by element size (1, 4 or 8 bytes).
+// out = c ? a : b
 using WhereRow = void (*)(const uint8_t* c, int64_t sc, const void* a, int64_t sa, const void* b,
                           int64_t sb, void* out, int64_t n);
 // acc = acc op row; acc has the accumulator type.

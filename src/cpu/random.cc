@@ -11,7 +11,7 @@ namespace needle {
 
 namespace {
 
-constexpr int64_t kPiece = 1024;  // blocks, some microseconds
+constexpr int64_t kPiece = 1024;  // blocks; takes some microseconds
 
 }  // namespace
 

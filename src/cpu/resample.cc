@@ -10,7 +10,7 @@ namespace needle {
 
 namespace {
 
-constexpr int64_t kRows = 4;  // lines whose elements lie along the axis, processed side by side
+constexpr int64_t kRows = 4;  // contiguous lines that are processed side by side
 
 // y[j] = the sum over t of w[t, j] * x[at[t, j]], for R lines of n elements.
 template <int R, class T>
@@ -41,7 +41,7 @@ void run_row(const T* x, int64_t inner, const int64_t* at, const T* w, int64_t t
   }
 }
 
-// Returns the places of a sum's elements, all below n.
+// Returns the positions of the sums' elements, after checking that all are in [0, n).
 const int64_t* checked(const View& x, const View& index, const View& weight, int64_t n) {
   if (index.ndim() != 2 || index.dtype() != DType::int64 || index.shape() != weight.shape() ||
       weight.dtype() != x.dtype())

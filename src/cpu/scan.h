@@ -25,15 +25,15 @@ std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
 // `count` numbers in [0, 1), float64 if `wide` and float32 otherwise, by Philox 4x32-10. `state` is
 // int64 (2,): the key, and the number of the first block.
 View philox(const View& state, int64_t count, bool wide);
-// Normalises x's channels, along `axis`, in `groups` of adjacent channels: each group of each
-// sample (the axes before that axis), times weight plus bias (channels,).
+// Cuts x's channels, along `axis`, into `groups` of adjacent channels. Normalises each group of a
+// sample (the axes before `axis`), times weight plus bias (channels,).
 View group_norm(const View& x, const View& weight, const View& bias, int axis, int64_t groups,
                 double eps);
 // The gradients for x, weight and bias (in this order) from the gradient for group_norm's result.
 Normalized group_norm_grad(const View& grad, const View& x, const View& weight, int axis,
                            int64_t groups, double eps);
-// For each value, the position before which it belongs in sorted x (n,), or (..., n) for values
-// with the same axes before the last: the first such position, or the last if `right`.
+// For each value, the first position (the last if `right`) before which it belongs in the sorted x
+// (n,), or (..., n) for values with the same axes before the last.
 View searchsorted(const View& x, const View& values, bool right);
 
 }  // namespace needle

@@ -14,8 +14,8 @@ template <size_t kBytes>
 using Unsigned =
     std::conditional_t<kBytes == 1, uint8_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>;
 
-// Returns a number of the same order: the bits of a float below 0 grow with its magnitude. Both
-// zeros give the same number, and all NaN the largest.
+// Returns an unsigned key with the order of the values: the bits of a float below 0 grow with its
+// magnitude. Both zeros have the same key, and all NaN the largest.
 template <class T>
 Unsigned<sizeof(T)> key_of(T value, bool descending) {
   using K = Unsigned<sizeof(T)>;
@@ -51,7 +51,7 @@ void insert_all(E* line, int64_t n, int64_t k) {
   }
 }
 
-// Sorts by each byte of the keys in turn, the lowest first; returns where the result is.
+// Sorts by each byte of the keys in turn, the lowest first; returns the array that has the result.
 template <class E>
 E* sort_by_bytes(E* line, E* spare, int64_t n) {
   constexpr size_t kBytes = sizeof(E::key);
@@ -134,8 +134,8 @@ View searchsorted(const View& lines, const View& values, bool right) {
   for (int i = 0; fits && i + 1 < ndim; ++i) fits = lines.shape()[i] == values.shape()[i];
   if (!fits)
     throw std::invalid_argument(
-        "searchsorted: needs lines of one axis, or as many as the values, "
-        "and one dtype");
+        "searchsorted: x must have one axis, or the values' axes but for the last, "
+        "and the values' dtype");
   const View x = nd::compact(lines), wanted = nd::compact(values);
   View out = View::empty(DType::int64, wanted.shape(), wanted.device());
   if (out.size() == 0) return out;

@@ -5,7 +5,7 @@
 namespace needle {
 namespace cuda {
 
-// A pack of an operand: its elements at that place, or its single value.
+// Pack number i of an operand: its elements there, or copies of its single value.
 template <class S, int N>
 NEEDLE_HD Pack<S, N> pack_at(const S* p, S value, int64_t i) {
   if (p != nullptr) return reinterpret_cast<const Pack<S, N>*>(p)[i];
@@ -113,7 +113,7 @@ Loop<2> without_exponent(const Loop<3>& loop) {
   return Loop<2>(shape, {from, to});
 }
 
-// Powers with one common exponent, which do not need pow, as on the CPU. False for other exponents.
+// Computes powers whose one exponent does not need pow, as on the CPU. Returns false for others.
 bool simple_power(DType t, const Loop<3>& loop, const Input& a, const Input& b, const View& out) {
   if (!is_floating(t) || b.view != nullptr || a.view == nullptr) return false;
   const double e = value_of(b.scalar, t);

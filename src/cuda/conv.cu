@@ -26,7 +26,7 @@ struct Strides {
 };
 
 // columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on, with zeros in
-// the padding. I is the index type for elements of `columns` and for pixels: 32 bits divide faster.
+// the padding. I is the index type for `columns` and for pixels; 32-bit integers divide faster.
 template <class S, class I>
 __global__ void __launch_bounds__(kThreads)
     windows_kernel(Window y, Window x, int64_t channels, Strides at, const S* image, int64_t first,
@@ -95,7 +95,7 @@ int64_t chunk_of(const Plan& p, int64_t per) {
   return std::max<int64_t>(1, kChunkBytes / product({p.depth(), p.size, per}));
 }
 
-// Windows of one pixel that are adjacent: the image is the matrix of windows.
+// Whether windows are single, adjacent pixels, so that the image is the matrix of windows.
 bool is_matrix(const Plan& p, const View& x) {
   const auto plain = [](const Axis& a) {
     return a.taps == 1 && a.stride == 1 && a.low == 0 && a.count == a.size;

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
-// One thread writes element after element: if several go to one place, the last wins.
+// One thread writes element after element: if several have one address, the last wins.
 template <class In, class Out>
 __global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = 0; i < layout.total; ++i) {
@@ -75,7 +75,8 @@ __global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   }
 }
 
-// (rows, columns) or (batch, rows, columns); out's columns and x's rows are contiguous.
+// Copies (rows, columns) or (batch, rows, columns) if out's columns and x's rows are contiguous.
+// Returns false for other layouts.
 template <class S>
 bool run_transposed(const Work& work, const Loop<2>& loop, const S* x, S* out) {
   if (loop.ndim < 2 || loop.ndim > 3) return false;

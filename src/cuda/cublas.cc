@@ -65,7 +65,7 @@ Library load() {
   }
   void* library = nullptr;
   for (const std::string& path : paths) {
-    // cuBLAS needs cublasLt from the same folder; the loader finds it once it is loaded.
+    // cuBLAS needs cublasLt from the same folder; the loader finds cublasLt once it is loaded.
     const size_t at = path.rfind("libcublas") + 9;
     dlopen((path.substr(0, at) + "Lt" + path.substr(at)).c_str(), RTLD_NOW | RTLD_LOCAL);
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

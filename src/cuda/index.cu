@@ -25,7 +25,7 @@ NEEDLE_HD inline int64_t position(const int64_t* index, int64_t i, int64_t exten
   return at < 0 ? at + extent : at;
 }
 
-// Row-major out is (before, index, after); `rest` is x without its axis.
+// Row-major out is (before, index, after); `rest` is x without the indexed axis.
 template <class S>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(Layout<1> rest, const S* x, const int64_t* index, S* out, int64_t total,
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
     int64_t j = i / rest.total;
     const int64_t where = sorted[j];
-    // Other threads skip this position. One thread has its last place, which stays (Put::set), or
-    // its first place, from which it goes through all places.
+    // One thread handles this position, and others skip it: the thread with its last place, which
+    // wins (Put::set), or with its first place, from which it goes through all places.
     const int64_t neighbour = kHow == Put::set ? j + 1 : j - 1;
     if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
     int64_t at[2], read[1];
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Positions along an axis as positions in a whole row-major array.
+// Turns positions along an axis into positions in the whole row-major array.
 __global__ void __launch_bounds__(kThreads)
     place_along_kernel(Layout<1> loop, const int64_t* index, int64_t* out, int64_t extent,
                        int64_t step) {

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // With x' = (x - mean) r: the gradients of weight and bias, and the rows a, b, c such that
-// w r (g - mean(g) - x' mean(g x')) = a g + b (x - mean) + c.
+// w r (g - mean(g) - x' mean(g x')) = a (g - c) + b (x - mean).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_factors(const double* sums, int64_t chunks, int64_t rows, int64_t n, const T* weight,
@@ -129,7 +129,7 @@ struct Chunks {
   }
 };
 
-// The LSTM's gates of cell k in a row of sums (i, f, g, o side by side, n each).
+// The LSTM's gates of one cell; its four sums (i, f, g, o) are n elements apart.
 template <class T>
 struct Gates {
   T i, f, g, o;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__((kM / kOwn) * (kN / kOwn), 2)
   }
 }
 
-constexpr int64_t kBigFrom = 1024;  // with this many 64 x 64 tiles, larger ones keep a device busy
+constexpr int64_t kBigFrom = 1024;  // with this many 64 x 64 tiles, larger tiles keep a device busy
 
 template <class S, class A, int kM, int kK, int kOwn>
 void run_tiles(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool accumulate) {
@@ -88,7 +88,7 @@ void run_gemm(const Work& work, const GemmArgs& g, const Loop<2>& batch, bool ac
 void multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch, bool accumulate) {
   if (is_floating(t) && g.k > 0 && cublas_multiply(work, g, t, batch, accumulate)) return;
   switch (t) {
-    // Integers wrap around, as unsigned ones do.
+    // Signed integers wrap around if they are computed as unsigned.
     case DType::int32:
       return run_gemm<uint32_t>(work, g, batch, accumulate);
     case DType::int64:

@@ -5,13 +5,13 @@
 
 namespace needle {
 
-// Returns foreign memory that waited for work to be done. It may run Python code, so it is called
-// without locks.
+// Releases foreign memory whose pending work is done. This may run Python code, so call it without
+// holding locks.
 void poll_foreign();
 
 namespace cuda {
 
-// Bytes taken from the device (in use and kept), their peak, and kept bytes; the number of calls of
+// Bytes taken from the device (in use and kept), their peak, and kept bytes; the number of calls to
 // cudaMalloc; the limit on bytes taken, or -1 for no limit.
 struct MemoryStats {
   int64_t reserved, peak, cached, mallocs, limit;

@@ -53,7 +53,7 @@ def test_before_the_bundle_is_unpacked_the_standard_library_is_enough():
     ("arguments", "told"),
     [
         (["bench", "--rounds", "0"], "--rounds: 0 is below 1"),
-        (["bench", "--seconds", "inf"], "--seconds: inf is not above 0 and finite"),
+        (["bench", "--seconds", "inf"], "--seconds: inf is not a finite number above 0"),
         (["bench", "--nosuch"], "unrecognized arguments: --nosuch"),
         (["test", "--only", "nosuch"], "invalid choice: 'nosuch'"),
         (["nosuch"], "invalid choice: 'nosuch'"),

@@ -154,7 +154,7 @@ def test_a_rung_with_the_accesses_of_the_one_before_has_no_picture_of_its_own():
     ladder = registry.ladder("conv1d", "cuda")
     drawn = atlas._drawn(ladder, ladder["unroll"])
     assert drawn == [
-        "It makes the accesses of `shared_memory` in the same order, and has its picture."
+        "It makes `shared_memory`'s accesses in the same order, so the picture is the same."
     ]
     assert "<svg" in atlas._drawn(ladder, ladder["shared_memory"])[0]
 

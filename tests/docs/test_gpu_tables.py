@@ -59,15 +59,15 @@ def compare(rows, kernels):
             "threads": str(one.threads),
             "registers": str(one.registers),
             "shared, bytes": f"{one.shared:,}",
-            "warps of 64": str(held.warps),
+            "resident warps (max 64)": str(held.warps),
             "limit": ", ".join(held.limits),
         }
         assert {key: row[key] for key in found} == found, entry.name
         assert (one.spill_stores, one.spill_loads) == (0, 0)
         asked = entry.static.requests
-        for key, exact in (("sectors a load", asked.loads), ("a store", asked.stores)):
+        for key, exact in (("sectors per load", asked.loads), ("sectors per store", asked.stores)):
             told = counted(row[key])
             assert told == {buffer: f"{exact[buffer]:.3g}" for buffer in told}, entry.name
-        if row.get("bank degree, load/store"):
+        if row.get("bank-conflict degree, load/store"):
             degrees = f"{asked.load_degree}/{asked.store_degree}"
-            assert row["bank degree, load/store"] == degrees, entry.name
+            assert row["bank-conflict degree, load/store"] == degrees, entry.name

@@ -197,7 +197,7 @@ def assert_every_pass_is_shown(text):
     unseen = {name for name, section in sections.items() if "```diff" not in section}
     assert unseen <= {"sizes_in_shapes"}
     for name, section in sections.items():
-        said = re.search(r"of the list: .*?\n\n(.+?)\n", section)
+        said = re.search(r"in the list: .*?\n\n(.+?)\n", section)
         assert said and len(said[1]) > 20, name
 
 

@@ -172,11 +172,11 @@ def test_an_inline_picture_takes_the_colour_of_the_page(cpu):
 def test_what_cannot_be_drawn_is_refused(cpu):
     with pytest.raises(LabUsageError, match="by is 'colour'"):
         diagrams.space_time(cpu, "title", by="colour")
-    with pytest.raises(LabUsageError, match="no access to show"):
+    with pytest.raises(LabUsageError, match="no accesses to show"):
         diagrams.space_time(cpu, "title", span=(0, 0))
     with pytest.raises(LabUsageError, match="not a GPU kernel"):
         diagrams.warp_view(cpu, "title")
-    with pytest.raises(LabUsageError, match="no such access of shared memory"):
+    with pytest.raises(LabUsageError, match="no such access to shared memory"):
         diagrams.bank_view(trace(bound(kernels.transpose(64), "B").mod), "title")
 
 

@@ -163,7 +163,7 @@ def test_a_planted_bank_conflict_is_found(padding, degree):
         assert lines == []
     else:
         assert re.fullmatch(
-            rf"bank conflict: the load of A_shared.* {degree} turns a warp", lines[0]
+            rf"bank conflict: the load of A_shared.* {degree} turns per warp", lines[0]
         )
 
 
@@ -229,7 +229,7 @@ def test_loads_of_what_was_never_stored_are_found(ignore):
     assert dict(wrong.unset) == {"C_local": 8 * 64 * 7}
     assert dict(wrong.of_buffer("C").unset) == dict(wrong.unset)
     unset = [line for line in gpu.findings(wrong) if line.startswith("unset")]
-    assert unset == ["unset: 3,584 loads of elements of C_local to which nothing was stored before"]
+    assert unset == ["unset: 3,584 loads from C_local of elements that had not been stored"]
     right = trace(strided_results(write_per_thread=False).mod, [a, b], ignore=ignore)
     assert np.allclose(right.arrays["C"].reshape(16, 64), a @ b, atol=1e-5)
     assert not right.unset and gpu.findings(right) == []

@@ -20,7 +20,7 @@ inline std::vector<float> read_floats(const std::string& path) {
   return values;
 }
 
-// `call` returns where the `count` numbers of its answer are.
+// `call` returns a pointer to the `count` numbers of its answer.
 template <class Call>
 void serve(std::size_t count, const Call& call) {
   const float* answer = call();

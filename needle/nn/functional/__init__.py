@@ -1,8 +1,8 @@
-"""The functions of layers and losses, with PyTorch's names. They keep no state.
+"""Layers and losses as functions, with PyTorch's names. They have no state.
 
 Weights have the layouts of needle's layers: (in, out) for `linear`, (k, k, in, out) for `conv2d`.
 The `reduction` of a loss is "mean", "sum" or "none"; other values raise ValueError. Norms add `eps`
-to the variance, or to the mean square. Activations and dropout accept `inplace`, which has no
+to the variance, or to the mean square. Activations and dropout accept `inplace`, but it has no
 effect.
 """
 
@@ -241,7 +241,7 @@ _IN_PLACE = (
 
 
 def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with one more argument, `inplace`, which has no effect."""
+    """Return `function` with an additional argument `inplace`, which has no effect."""
     parameters = [*inspect.signature(function).parameters.values()]
     last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
     count = len(parameters)

@@ -1,4 +1,4 @@
-"""Further activations: gated halves, shrinkage, random slopes, samples of a softmax."""
+"""Further activations: gated linear units, shrinkage, random slopes, and samples of a softmax."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .basic import softmax
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """Return a * sigmoid(b) for the first half a and the second half b of x along the axis `dim`
-    (Dauphin et al. 2017). Raises ShapeError unless the axis has an even extent."""
+    """Return a * sigmoid(b), where a and b are the first and the second half of x along the axis
+    `dim` (Dauphin et al. 2017). Raises ShapeError unless the axis has an even extent."""
     check_tensors("glu", x=x)
     if not x.ndim or x.shape[normalize_axis("glu", dim, x.ndim)] % 2:
         raise ShapeError(f"glu: axis {dim} of shape {x.shape} must have an even extent")
@@ -54,7 +54,7 @@ def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
     """Return a sample of the Gumbel-softmax distribution with temperature `tau` along the axis
-    `dim` of `logits` (Jang et al. 2017). With `hard` the sample is one-hot, with the gradient of
+    `dim` of `logits` (Jang et al. 2017). With `hard`, the sample is one-hot but has the gradient of
     the soft sample. Raises ValueError unless tau is above 0."""
     if not finite("gumbel_softmax", "tau", tau) > 0:
         raise ValueError(f"gumbel_softmax: tau {tau} is not above 0")

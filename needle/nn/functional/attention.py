@@ -1,4 +1,4 @@
-"""Attention and the encodings of positions."""
+"""Attention and position encodings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .basic import dropout
 def causal_mask(
     queries: int, keys: int, dtype: str, device: Device, to_last: bool = True
 ) -> NDArray:
-    """Return a mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
+    """Return a mask (queries, keys): 0 where a query sees a key, dtype's minimum for later keys.
 
-    With `to_last` the last query sees all keys; otherwise the first query sees only the first key.
+    With `to_last`, the last query sees all keys. Otherwise, the first query sees only the first.
     """
     lowest = float(finfo(dtype).min)
     behind = keys - queries if to_last else 0
@@ -42,8 +42,8 @@ def is_later(scores: Tensor, to_last: bool = True) -> Tensor:
 
 
 def causal(scores: Tensor, to_last: bool = True) -> Tensor:
-    """Return `scores` (..., queries, keys) with the lowest number added where the key is later
-    than the query."""
+    """Return `scores` (..., queries, keys) with the dtype's lowest number added where the key is
+    later than the query."""
     if not is_floating(scores.dtype):
         return scores
     queries, keys = scores.shape[-2:]
@@ -59,11 +59,11 @@ def causal(scores: Tensor, to_last: bool = True) -> Tensor:
 def with_masks(
     scores: Tensor, masks: Sequence[Tensor | None], sees: bool, is_causal: bool
 ) -> Tensor:
-    """Return `scores` (..., queries, keys) with masks applied, which broadcast to the scores;
-    is_causal also masks keys after the query's position. Float masks are added; a bool mask is
-    equal to `sees` where a key is seen. Raises TypeError for a mask of another dtype.
+    """Apply `masks`, which broadcast to the scores, to `scores` (..., queries, keys). With
+    is_causal, keys after the query's position are masked too. Float masks are added; a bool mask
+    equals `sees` where a query sees a key. Raises TypeError for a mask of another dtype.
 
-    The masks are summed first: fused attention takes a single addition to the scores.
+    The masks are summed first, because fused attention supports only one addition to the scores.
     """
     total = None
     for mask in masks:
@@ -82,8 +82,8 @@ def with_masks(
 
 
 def _added(mask: Tensor, scores: Tensor, sees: bool) -> Tensor:
-    """Return a mask as numbers to add: 0, or the lowest finite number. An infinite number would
-    give NaN for a query that sees no key; the finite one weights all keys equally."""
+    """Return a mask as numbers to add: 0 or the lowest finite number. For a query that sees no key,
+    an infinite number would give NaN; the finite one gives all keys the same weight."""
     if is_floating(mask.dtype):
         return mask
     if mask.dtype != "bool":
@@ -107,11 +107,11 @@ def scaled_dot_product_attention(
     (..., S, V) -> (..., L, V) (Vaswani et al. 2017).
 
     `attn_mask` broadcasts to (..., L, S): a float mask is added, and a bool mask is True where a
-    query sees a key. With `is_causal` query i sees the keys 0..i (raises ValueError with a mask).
-    `scale` is 1 / sqrt(E) by default. With `enable_gqa`, query (..., heads, L, E) may have a
-    multiple of the heads of key and value; each head of key and value then serves equally many
-    adjacent heads of query. `dropout_p` drops attention weights; pass 0 in eval mode. Raises
-    ShapeError for shapes that do not fit.
+    query sees a key. With `is_causal`, query i sees the keys 0..i; combined with a mask, this
+    raises ValueError. `scale` is 1 / sqrt(E) by default. With `enable_gqa`, the number of heads of
+    query (..., heads, L, E) may be a multiple of the number for key and value; each head of key and
+    value then serves a group of adjacent query heads. `dropout_p` drops attention weights; pass 0
+    in eval mode. Raises ShapeError for shapes that do not fit.
 
     >>> q, k = ndl.randn(2, 4, 10, 16), ndl.randn(2, 4, 10, 16)
     >>> F.scaled_dot_product_attention(q, k, k, is_causal=True).shape
@@ -134,7 +134,7 @@ def scaled_dot_product_attention(
 
 
 def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
-    """Return x (..., heads, S, E) with each head repeated until there are as many as query has."""
+    """Repeat each head of x (..., heads, S, E), so that x has as many heads as query."""
     if query.ndim < 3 or x.ndim < 3 or query.shape[-3] % x.shape[-3]:
         raise ShapeError(
             f"{owner}: the heads of {x.shape} must divide the heads of query {query.shape} (axis "
@@ -164,10 +164,10 @@ def rotary_embedding(
     traditional: bool = False,
     dim: int | None = None,
 ) -> Tensor:
-    """Return x (..., length, features) with pairs of its first `dim` features (None: all) turned by
-    the angle position / base ** (2 i / dim), where pair i is (i, i + dim / 2), or (2 i, 2 i + 1) if
-    `traditional`; positions count from `offset` (Su et al. 2021). Raises ShapeError unless x has
-    two axes, ValueError for a dim that is odd or above the number of features."""
+    """Return x (..., length, features) with pairs of its first `dim` features (None: all) rotated
+    by the angle position / base ** (2 i / dim) (Su et al. 2021). Pair i is (i, i + dim / 2) or, if
+    `traditional`, (2 i, 2 i + 1). Positions count from `offset`. Raises ShapeError if x has fewer
+    than two axes, and ValueError for a dim that is odd or above the number of features."""
     if x.ndim < 2:
         raise ShapeError(f"rotary_embedding: x has shape {x.shape}, not (..., length, features)")
     length, features = x.shape[-2:]
@@ -193,9 +193,9 @@ def rotary_embedding(
 def sinusoidal_encoding(
     length: int, dim: int, dtype: str = "float32", device: DeviceLike | None = None
 ) -> NDArray:
-    """Return an NDArray (length, dim) of `dtype` on `device`: sin(position / 10000 ** (2 i / dim))
-    at the even features 2 i, and cos of the same angle at the odd features 2 i + 1 (Vaswani et al.
-    2017)."""
+    """Return an NDArray (length, dim) of `dtype` on `device`. Its even features 2 i are
+    sin(position / 10000 ** (2 i / dim)), and its odd features 2 i + 1 are the cos of the same angle
+    (Vaswani et al. 2017)."""
     rates = np.exp(-math.log(10000.0) * np.arange(0, dim, 2) / dim)
     angles = np.arange(length)[:, None] * rates
     table = np.empty((length, dim))

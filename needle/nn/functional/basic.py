@@ -1,4 +1,4 @@
-"""Linear maps, dropout, softmax, embeddings and changes of shape."""
+"""Linear maps, dropout, softmax, embeddings, reshaping and distances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..parameter import Parameter
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (...,
-    out). PyTorch's weight is (out, in). The weight of an Embedding, (out, in) too, also works.
+    out). PyTorch's weight is (out, in). The weight of an Embedding, which is also (out, in), works
+    too.
 
     >>> F.linear(ndl.ones(2, 3), ndl.ones(3, 4)).shape
     (2, 4)
@@ -39,8 +40,8 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (...,
-    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). Raises ShapeError if they do not
-    fit."""
+    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). Raises ShapeError for shapes that do
+    not fit."""
     if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1]:
         raise ShapeError(
             f"bilinear: x1 {x1.shape}, x2 {x2.shape} and weight {weight.shape}; they must be "
@@ -72,8 +73,8 @@ logsoftmax = log_softmax
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Return x; if `training`, set each element to 0 with probability `p`, and divide it by 1 - p
-    otherwise (Srivastava et al. 2014). Raises ValueError for a p outside [0, 1)."""
+    """Return x. If `training`, first set each element to 0 with probability `p` and divide the
+    others by 1 - p (Srivastava et al. 2014). Raises ValueError for a p outside [0, 1)."""
     return _dropped("dropout", x, x.shape, p, training)
 
 
@@ -98,17 +99,17 @@ def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 
 def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
-    """Return x's shape with 1 for the `axes` axes after the channels. Raises ShapeError unless x
-    has these axes, the channels, and at most one axis before the channels."""
+    """Return x's shape with 1 for the extents of the `axes` axes after the channels. Raises
+    ShapeError unless x has these axes, the channels, and at most one axis before the channels."""
     if x.ndim not in (axes + 1, axes + 2):
         raise ShapeError(f"{owner}: x has shape {x.shape}, not {axes + 1} or {axes + 2} axes")
     return (*x.shape[: x.ndim - axes], *[1] * axes)
 
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
-    """Return x; if `training`, set each element to SELU's least value with probability `p`, then
-    scale and shift all elements so that mean 0 and variance 1 are kept (Klambauer et al. 2017).
-    Raises ValueError for a p outside [0, 1)."""
+    """Return x. If `training`, first set each element to SELU's least value with probability `p`,
+    then scale and shift all elements so that a mean of 0 and a variance of 1 are kept (Klambauer et
+    al. 2017). Raises ValueError for a p outside [0, 1)."""
     return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
 
 
@@ -152,16 +153,16 @@ def embedding(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """Return the row of `weight` (count, dim) for each number of x (...): (..., dim). The row
+    """Return the row of `weight` (count, dim) for each index in x (...): (..., dim). The row
     `padding_idx` gets no gradient.
 
     The norm of a row is (sum of |w| ** norm_type) ** (1 / norm_type). With max_norm, each row that
-    is looked up and has a longer norm is scaled down to max_norm, in the weight itself (in compiled
-    code only in the result); the gradient is the gradient for the scaled weight.
+    is looked up and has a larger norm is scaled down to max_norm, in the weight itself (in compiled
+    code, only in the result). The gradient is that of the scaled weight.
 
-    Raises TypeError unless x has integers, IndexError for a number without a row, and ValueError
+    Raises TypeError unless x holds integers, IndexError for an index without a row, and ValueError
     for a padding_idx without a row, for a max_norm or norm_type that is not above 0, and for
-    `sparse`: gradients are never sparse.
+    `sparse`, because gradients are never sparse.
     """
     if not takes_floats:
         check_integers("embedding", "x", x)
@@ -199,8 +200,8 @@ def check_dense(owner: str, sparse: bool) -> None:
 
 
 def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale down the rows with numbers in `index` that are longer than max_norm. The weight gets
-    new memory, because earlier lookups may still need the old values for their gradients."""
+    """Scale down those rows of `weight` named in `index` whose norm is above max_norm. The weight
+    gets new memory, because earlier lookups may still need the old values for their gradients."""
     named = np.unique(index.numpy())
     with no_grad():
         rows = ops.embedding(make_const(named, weight.device), weight)
@@ -213,7 +214,8 @@ def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: floa
 
 
 def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Return the factors (..., 1) that scale rows (..., dim) down to max_norm; 1 for short rows."""
+    """Return the factors (..., 1) that scale rows (..., dim) down to max_norm; 1 for smaller
+    norms."""
     size = ops.abs(rows)
     norm = ops.summation(size**norm_type, -1, keepdims=True) ** (1 / norm_type)
     return ops.where(norm > max_norm, max_norm / (norm + 1e-7), 1.0)
@@ -239,14 +241,14 @@ def embedding_bag(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """Return for each bag of numbers the sum, mean or largest elements (`mode` "sum", "mean",
-    "max") of the rows of `weight` (count, dim) with these numbers: (bags, dim). x is (bags,
-    numbers), or (n,) with `offsets` (bags,): the first position of each bag, ascending from 0. The
+    """Look up the rows of `weight` (count, dim) for each bag of indices, and return their
+    elementwise sum, mean or maximum (`mode` "sum", "mean", "max"): (bags, dim). x is (bags, indices
+    per bag), or (n,) with `offsets` (bags,), the first position of each bag, ascending from 0. The
     result for an empty bag is zeros.
 
-    per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
-    max_norm, norm_type and `sparse` are as in `embedding`. Raises ShapeError and ValueError for
-    arguments that do not fit.
+    per_sample_weights, of x's shape, multiply the rows of a sum. The row padding_idx does not
+    count. max_norm, norm_type and `sparse` are as in `embedding`. Raises ShapeError and ValueError
+    for arguments that do not fit.
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode {mode!r} is not 'sum', 'mean' or 'max'")
@@ -263,13 +265,13 @@ def embedding_bag(
     rows = embedding(x, weight, padding_idx, max_norm, norm_type, sparse)
     if per_sample_weights is not None:
         rows = rows * ops.reshape(per_sample_weights, (*x.shape, 1))
-    masks = []  # which numbers count, (numbers, 1) or (bags, numbers, 1)
+    masks = []  # which indices count, (n, 1) or (bags, n, 1)
     if padding_idx is not None:
         kept = x != row_number("embedding_bag", padding_idx, weight.shape[0])
         masks.append(ops.reshape(kept, (*kept.shape, 1)))
     if offsets is not None:
         _check_offsets(offsets, x.shape[0])
-        # A number belongs to the last bag that begins at its position or before.
+        # An index belongs to the last bag that begins at or before its position.
         bags = offsets.shape[0]
         place = ops.reshape(ops.arange(x.shape[0], device=x.device), (1, x.shape[0]))
         begun = ops.summation(ops.reshape(offsets, (bags, 1)) <= place, 0, keepdims=True)
@@ -308,19 +310,19 @@ def _check_offsets(offsets: Tensor, count: int) -> None:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return x with the axes from `start_dim` to `end_dim` (included) merged into one. Raises
+    """Return x with the axes from `start_dim` to `end_dim`, inclusive, merged into one. Raises
     ShapeError for axes that are out of range or in the wrong order."""
     first, last = (_axis("flatten", x, axis) for axis in (start_dim, end_dim))
     if first > last:
-        raise ShapeError(f"flatten: start_dim {start_dim} is behind end_dim {end_dim} of {x.shape}")
+        raise ShapeError(f"flatten: start_dim {start_dim} is after end_dim {end_dim} of {x.shape}")
     if not x.ndim:
         return ops.reshape(x, (1,))
     return ops.reshape(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    """Return x with the axis `dim` split into axes of the extents `sizes`, one of which may be -1.
-    Raises ShapeError if they do not fit."""
+    """Return x with the axis `dim` split into axes with the extents `sizes`, one of which may be
+    -1. Raises ShapeError if the extents do not fit."""
     axis = _axis("unflatten", x, dim)
     return ops.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
@@ -334,8 +336,8 @@ def _axis(owner: str, x: Tensor, axis: int) -> int:
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """Return int64 rows of the identity matrix for class numbers x (...): (..., num_classes).
-    num_classes -1 means the largest number plus 1. `needle.one_hot` gives floats. Raises TypeError
-    unless x has integers, IndexError for a number outside 0..num_classes - 1."""
+    num_classes -1 means the largest number plus 1. `needle.one_hot` returns floats. Raises
+    TypeError unless x holds integers, and IndexError for a number outside 0..num_classes - 1."""
     check_integers("one_hot", "x", x)
     if num_classes == -1:
         num_classes = int(ops.max(x).item()) + 1
@@ -358,17 +360,17 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Return the p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1.
-    x1 and x2 broadcast."""
+    """Return the p-norm of x1 - x2 + eps along the last axis. x1 and x2 broadcast. `keepdim` keeps
+    that axis with extent 1."""
     p = p if p == float("inf") else finite("pairwise_distance", "p", p)
     difference = x1 - x2 + finite("pairwise_distance", "eps", eps)
     return ops.norm(difference, p, -1, keepdim)
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """Return the distances of all pairs of rows of x (n, d), each pair once: (n * (n - 1) / 2,), in
-    the order of the rows. A distance is a p-norm, as in `needle.cdist`. Raises ShapeError for other
-    shapes, ValueError for a negative p."""
+    """Return the distances between all pairs of rows of x (n, d), each pair once, in the order of
+    the rows: (n * (n - 1) / 2,). A distance is a p-norm, as in `needle.cdist`. Raises ShapeError
+    unless x has two axes, and ValueError for a negative p."""
     if x.ndim != 2:
         raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")
     p = p if p == float("inf") else not_negative("pdist", "p", p)

@@ -30,16 +30,16 @@ def _circular(x: Tensor, axis: int, low: int, high: int) -> list[Tensor]:
     return [_span(x, axis, n - low, n), x, _span(x, axis, 0, high)]
 
 
-# For each mode: the function that extends an axis, and by how much the padding must be shorter
-# than the axis (None: no limit).
+# The function that extends an axis in each mode, and how much shorter than the axis the padding
+# must be (None: no limit).
 _MODES = {"reflect": (_reflect, 1), "replicate": (_replicate, None), "circular": (_circular, 0)}
 PADDING_MODES = ("zeros", *_MODES)
 
 
 def border(owner: str, x: Tensor, sides: Sequence[tuple[int, int]], mode: str) -> Tensor:
-    """Return `x` with its last axes padded by the widths in `sides`, (before, behind) for each
-    axis: mirrored without the edge ("reflect"), with the edge ("replicate"), or "circular".
-    Raises ShapeError if an axis is too short."""
+    """Return `x` with its last axes padded by the widths in `sides`, (before, after) for each axis.
+    The `mode` "reflect" mirrors the input without its edge, "replicate" repeats the edge, and
+    "circular" wraps around. Raises ShapeError if an axis is too short."""
     extend, less = _MODES[mode]
     for axis, (low, high) in enumerate(sides, start=x.ndim - len(sides)):
         if not low and not high:

@@ -1,7 +1,7 @@
 """Convolutions of one and two dimensions over (N, channels, ...).
 
 All use the op for two-dimensional convolutions with channels last; a one-dimensional input becomes
-an image of one row.
+an image with one row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def channels_first(x: Tensor) -> Tensor:
 
 def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
     """Return `value`, an int or a sequence of `count` ints, as a tuple. Raises TypeError or
-    ValueError for anything else."""
+    ValueError for any other value."""
     given = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if any(not isinstance(n, int) or isinstance(n, bool) for n in given):
         raise TypeError(f"{owner}: {what} {value!r} is not an int or {count} ints")
@@ -36,7 +36,7 @@ def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
 
 
 def as_row(x: Tensor) -> Tensor:
-    """Return (N, C, L) as an image (N, C, 1, L)."""
+    """Reshape (N, C, L) to images (N, C, 1, L)."""
     return ops.reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
@@ -80,8 +80,8 @@ def conv2d(
     (N, out, rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
 
     stride, padding and dilation are ints or pairs (rows, columns); padding "valid" is 0, and "same"
-    keeps the extents at stride 1 (raises ValueError for any other stride). Raises ShapeError if
-    they do not fit.
+    keeps the extents at stride 1 (raises ValueError for any other stride). Raises ShapeError for
+    shapes that do not fit.
 
     >>> F.conv2d(ndl.zeros(1, 3, 8, 8), ndl.zeros(3, 3, 3, 16), padding="same").shape
     (1, 16, 8, 8)
@@ -104,8 +104,8 @@ def _conv_last(
 def _padded(
     x: Tensor, padding: str, kernel: Any, stride: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Pad x (N, H, W, C) for padding "same" or "valid"; return it with the symmetric padding that
-    the convolution still has to add."""
+    """Return x (N, H, W, C), padded if the `padding` "same" or "valid" is not symmetric, and the
+    symmetric padding that the convolution still has to add."""
     sides = same_padding("conv2d", padding, kernel, stride, dilation)
     if all(low == high for low, high in sides):
         return x, (sides[0][0], sides[1][0])
@@ -115,8 +115,8 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """Return the widths (before, behind) of each axis for padding "valid" or "same". Raises
-    ValueError for any other word, and for "same" with a stride."""
+    """Return the widths (before, after) for each axis for `padding` "valid" or "same". Raises
+    ValueError for any other string, and for "same" with a stride above 1."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
@@ -125,7 +125,7 @@ def same_padding(
         raise ValueError(f"{owner}: padding 'same' needs stride 1, not {stride}")
     dilations = numbers(owner, "dilation", dilation, len(kernel))
     total = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
-    return [(n // 2, n - n // 2) for n in total]  # an odd zero goes to the end, as in PyTorch
+    return [(n // 2, n - n // 2) for n in total]  # if odd, one more at the end, as in PyTorch
 
 
 def conv_transpose1d(
@@ -164,8 +164,8 @@ def conv_transpose2d(
     output_padding + 1. PyTorch's weight is (in, out / groups, kh, kw).
 
     bias is (out,). stride, padding, output_padding and dilation are ints or pairs (rows, columns).
-    Raises ValueError unless output_padding is below the stride or below the dilation of its axis,
-    ShapeError for shapes that do not fit.
+    Raises ValueError unless each output_padding is below the stride or the dilation along its axis,
+    and ShapeError for shapes that do not fit.
     """
     window = transposed_window("conv_transpose2d", 2, stride, padding, output_padding, dilation)
     s, p, _, d = window
@@ -177,8 +177,9 @@ def conv_transpose2d(
 def transposed_window(
     owner: str, axes: int, stride: Any, padding: Any, output_padding: Any, dilation: Any
 ) -> tuple[tuple[int, ...], ...]:
-    """Return stride, padding, output_padding and dilation, each as a number for each axis.
-    Raises ValueError unless output_padding is below the stride or the dilation of its axis."""
+    """Return stride, padding, output_padding and dilation, each as a tuple with a number per axis.
+    Raises ValueError unless each output_padding is below the stride or the dilation along its
+    axis."""
     s = numbers(owner, "stride", stride, axes)
     p = numbers(owner, "padding", padding, axes)
     o = numbers(owner, "output_padding", output_padding, axes)

@@ -1,7 +1,7 @@
-"""Three-dimensional convolutions over (N, channels, D, H, W), made of two-dimensional convolutions.
+"""Three-dimensional convolutions over (N, channels, D, H, W), composed of two-dimensional ones.
 
-The planes in a window become channels of one image, so that one 2-D convolution sums over all
-planes. The transpose computes the planes of all windows at once, and adds them up.
+The planes in a window become channels of one image, so one 2-D convolution sums over all planes.
+The transpose computes the planes of all windows at once and adds the overlapping ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def conv3d(
 ) -> Tensor:
     """Return x (N, in, D, H, W) convolved with weight (kd, kh, kw, in / groups, out), plus bias
     (out,): (N, out, planes, rows, columns). PyTorch's weight is (out, in / groups, kd, kh, kw). The
-    other arguments are as in `conv2d`, with ints or three numbers."""
+    other arguments are as in `conv2d`, as ints or sequences of three ints."""
     s, d = numbers("conv3d", "stride", stride, 3), numbers("conv3d", "dilation", dilation, 3)
     if isinstance(padding, str):
         sides = same_padding("conv3d", padding, weight.shape[:3], s, d)
@@ -64,7 +64,7 @@ def conv_transpose3d(
 ) -> Tensor:
     """Return the transpose of a convolution: x (N, in, planes, rows, columns), weight (kd, kh, kw,
     out / groups, in) -> (N, out, D, H, W). PyTorch's weight is (in, out / groups, kd, kh, kw). The
-    other arguments are as in `conv_transpose2d`, with ints or three numbers."""
+    other arguments are as in `conv_transpose2d`, as ints or sequences of three ints."""
     window = transposed_window("conv_transpose3d", 3, stride, padding, output_padding, dilation)
     s, p, _, d = window
     batch, channels, planes, *image = x.shape

@@ -16,7 +16,7 @@ from ...errors import ShapeError
 from ...ops._values import check_within, whole_numbers
 from .loss import check_reduction
 
-# The logarithm of probability 0: finite, because infinite values would give NaN gradients.
+# Stands for log(0), and is finite because infinite values would give NaN gradients.
 _NOTHING = -1e30
 
 
@@ -29,17 +29,17 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Return -log of the probability of all paths of `input_lengths` steps that spell the targets
-    once repetitions are merged and the class `blank` is removed (Graves et al. 2006, with the
-    forward recursion in logs).
+    """Return -log of the total probability of all paths of `input_lengths` steps that spell the
+    targets after repetitions are merged and the class `blank` is removed (Graves et al. 2006; the
+    forward recursion works with logarithms).
 
-    log_probs is (steps, N, classes). targets are class numbers (N, S); the first target_lengths
-    (N,) of each row count. targets may also be (sum of target_lengths,), all targets one after the
-    other; target_lengths must then have values (raises TraceError otherwise). Without N, log_probs
-    is (steps, classes), and targets (S,). The `reduction` "mean" first divides each loss by the
-    length of its target. Targets that no path spells give inf, or 0 with `zero_infinity`. The
-    gradient is the exact gradient of this function; PyTorch's gradient is right only after a
-    log_softmax. Raises ShapeError for shapes that do not fit.
+    log_probs is (steps, N, classes). targets are class numbers (N, S), of which the first
+    target_lengths (N,) in each row count. targets may also be the concatenation of all targets (sum
+    of target_lengths,); the values of target_lengths must then be known (raises TraceError
+    otherwise). Without N, log_probs is (steps, classes), and targets (S,). The `reduction` "mean"
+    first divides each loss by the length of its target. Targets that no path spells give inf, or 0
+    with `zero_infinity`. The gradient is exact for any log_probs; PyTorch's is exact only if
+    log_probs come from a log_softmax. Raises ShapeError for shapes that do not fit.
     """
     check_reduction("ctc_loss", reduction)
     is_single = log_probs.ndim == 2
@@ -67,7 +67,7 @@ def ctc_loss(
         labels = ops.where(Tensor(counts, device=device), labels, blank)
         check_within("ctc_loss", "targets", labels, 0, classes - 1, IndexError)
 
-    # Each target, with blanks around and between its labels.
+    # Put blanks around and between the labels of each target.
     size = labels.shape[1]
     end = make_const(full((batch, 1), blank, labels.dtype, device))
     blanks = ops.broadcast_to(end, (batch, size))
@@ -97,7 +97,7 @@ def ctc_loss(
         goes_on = ops.reshape(lasts > step, (batch, 1))
         alpha = ops.where(goes_on, ops.maximum(following, nothing), alpha)
 
-    # A path ends with the last label or the blank after it.
+    # A path ends at the last label or at the blank after it.
     end = ops.reshape(lengths * 2, (batch, 1))
     is_end = ops.where(position == end, position == end, position == end - 1)
     losses = -ops.logsumexp(ops.where(is_end, alpha, nothing), 1)

@@ -1,4 +1,4 @@
-"""Images read at points of a grid (Jaderberg et al. 2015, section 3.3)."""
+"""Sampling of images at the points of a grid (Jaderberg et al. 2015, section 3.3)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def grid_sample(
     columns).
 
     A point is (column, row) or (column, row, plane), each from -1 to 1. With `align_corners`, -1
-    and 1 are the centres of the outermost elements, otherwise their outer edges. `mode` is bilinear
-    (also for three axes), nearest or bicubic (for two axes, a = -0.75). The value outside of x is
-    0, or with `padding_mode` border the nearest element, with reflection the mirrored image.
+    and 1 are the centres of the outermost elements, otherwise their outer edges. `mode` is
+    "bilinear" (trilinear for three axes), "nearest" or "bicubic" (only for two axes, with a =
+    -0.75). `padding_mode` determines the values outside x: "zeros", the nearest element ("border")
+    or the mirrored image ("reflection").
 
     Gradients flow to x and to grid. Raises ShapeError, TypeError or ValueError for arguments that
     do not fit.
@@ -53,7 +54,7 @@ def grid_sample(
     op = _op(mode, padding_mode, bool(align_corners))
     if state.trace is None and isinstance(x, Tensor) and isinstance(grid, Tensor):
         value = x._data
-        # The kernel numbers the elements of a channel with 32 bits.
+        # The kernel indexes the elements of a channel with 32 bits.
         if value is not None and value.view.size < 2**31 and _has_kernel(value.device):
             return apply(op, (x, grid))
     check_tensors("grid_sample", x=x, grid=grid)
@@ -67,8 +68,8 @@ def _has_kernel(device: Device) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
-    """`grid_sample` as one kernel, for devices that have it. The op is in no registry: compiled
-    code uses the composition of other ops, and so do gradients of gradients."""
+    """`grid_sample` as one kernel, for devices that have it. The op is not registered, because
+    compiled code and gradients of gradients use `composed` instead."""
 
     mode: str
     padding_mode: str
@@ -125,12 +126,12 @@ class _GridSample(Op):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         inputs = node.inputs
         found = pulled_back(self.composed, inputs, out_grad)
-        # In mode nearest the grid has no gradient: use zeros, as the kernel does.
+        # In mode nearest, no gradient flows to the grid; return zeros, as the kernel does.
         pairs = zip(inputs, found, strict=True)
         return tuple([init.zeros_like(x) if y is None else y for x, y in pairs])
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
-        """Return the result of the kernel, computed by other ops."""
+        """Compute the kernel's result with other ops."""
         return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
@@ -150,12 +151,12 @@ def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: boo
     return _gathered(x, taps)
 
 
-Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight
+Tap = tuple[Tensor, Tensor | None]  # an element's position along an axis, and its weight
 
 
 def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> list[Tap]:
-    """Return the places and weights of the elements, along an axis of extent n, that make up the
-    value at each point. The places may lie outside the axis."""
+    """Return the positions and weights of the elements, along an axis of extent n, whose weighted
+    sum is the value at each point. Positions may lie outside the axis."""
     place = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
         low = ops.floor(place)
@@ -170,7 +171,7 @@ def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> l
 
 
 def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
-    """Return the places, moved into the axis unless the padding is zeros."""
+    """Return the positions, moved into the axis unless `padding` is "zeros"."""
     if padding == "zeros":
         return place
     if padding == "reflection":
@@ -181,13 +182,13 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # `where`, not `minimum` and `maximum`: as in PyTorch, NaN becomes 0 and the gradient at a
-    # border is 0.
+    # `where` is used and not `minimum` and `maximum`, so that NaN becomes 0 and the gradient at a
+    # border is 0, as in PyTorch.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 
 
 def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
-    """Return the weighted sums of the elements at the places; elements outside are 0."""
+    """Return the weighted sums of the elements of x at the taps; elements outside x count as 0."""
     batch, channels, *size = x.shape
     points = taps[0][0][0].shape
     plane = prod(size)
@@ -215,12 +216,13 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """Return the grid with which `grid_sample` moves an image by the affine maps theta. theta (N,
-    2, 3) and size (N, C, rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C,
-    planes, rows, columns) give (N, planes, rows, columns, 3).
+    """Return the grid with which `grid_sample` transforms images by the affine maps theta. theta
+    (N, 2, 3) and size (N, C, rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size
+    (N, C, planes, rows, columns) give (N, planes, rows, columns, 3).
 
-    A point is theta times (column, row, 1), from -1 to 1 with `align_corners` as in `grid_sample`.
-    Raises ShapeError for a theta that does not fit the size, TypeError unless theta is floating.
+    A point is theta times (column, row, 1), or (column, row, plane, 1), with coordinates from -1 to
+    1; `align_corners` is as in `grid_sample`. Raises ShapeError for a theta that does not fit the
+    size, and TypeError unless theta is floating.
     """
     check_tensors("affine_grid", theta=theta)
     axes = len(size) - 2

@@ -1,4 +1,4 @@
-"""Losses. All take reduction "mean", "sum" or "none"."""
+"""Losses, all with a reduction "mean", "sum" or "none"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_reduction(owner: str, reduction: str, *more: str) -> None:
 
 
 def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
-    """Return the mean or the sum of `losses`, or the losses. Raises ValueError for an unknown
+    """Return the mean or the sum of `losses`, or `losses` itself. Raises ValueError for an unknown
     `reduction`."""
     check_reduction(owner, reduction)
     if reduction == "none":
@@ -36,7 +36,8 @@ def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
 
 
 def check_pair(owner: str, x: Tensor, y: Tensor) -> None:
-    """Raise TypeError unless x and y are Tensors, ShapeError unless they have the same shape."""
+    """Raise TypeError unless x and y are Tensors, and ShapeError unless they have the same
+    shape."""
     check_tensors(owner, x=x, y=y)
     if x.shape != y.shape:
         raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
@@ -61,7 +62,7 @@ def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Return d * d / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - y. Raises
-    ShapeError unless x and y have the same shape, ValueError for a negative beta."""
+    ShapeError unless x and y have the same shape, and ValueError for a negative beta."""
     check_pair("smooth_l1_loss", x, y)
     if not finite("smooth_l1_loss", "beta", beta) >= 0:
         raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
@@ -73,8 +74,8 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
 
 def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Return d * d / 2 where |d| < delta, else delta * (|d| - delta / 2), with d = x - y (Huber
-    1964). Raises ShapeError unless x and y have the same shape, ValueError unless delta is above
-    0."""
+    1964). Raises ShapeError unless x and y have the same shape, and ValueError unless delta is
+    above 0."""
     check_pair("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:
         raise ValueError(f"huber_loss: delta {delta} is not above 0")
@@ -82,8 +83,8 @@ def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0
 
 
 def _bent(d: Tensor, end: float) -> Tensor:
-    """Return d * d / 2 for d from 0 to `end`. For larger d, also inf, return the line of slope
-    `end` that continues it."""
+    """Return d * d / 2 for d from 0 to `end`. For larger d, including inf, return the line with
+    slope `end` that continues the parabola."""
     is_near = d < end
     near = ops.where(is_near, d, 0)  # inf * inf would give a NaN gradient
     return ops.where(is_near, near * near * 0.5, (d - 0.5 * end) * end)
@@ -93,15 +94,15 @@ def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of the
-    same shape (raises ShapeError otherwise). A logarithm below -100 counts as -100. The divisor
-    x * (1 - x) of the gradient is at least 1e-12. Raises ValueError for an element of x or y
-    outside [0, 1], such as NaN."""
+    same shape (raises ShapeError otherwise). Logarithms below -100 count as -100. In the gradient,
+    the divisor x * (1 - x) is at least 1e-12. Raises ValueError for an element of x or y outside
+    [0, 1], such as NaN."""
     check_pair("binary_cross_entropy", x, y)
     for what, values in (("x", x), ("y", y)):
         check_within("binary_cross_entropy", what, values, 0, 1)
 
-    # Near 0 and 1, where the slope grows without bound, the loss is replaced by a line through its
-    # value at x, with a bounded slope.
+    # Near 0 and 1, where the slope grows without bound, replace the loss by a line through its
+    # value at x with a bounded slope.
     least = max(1e-12, 1 / float(finfo(x.dtype).max)) if is_floating(x.dtype) else 1e-12
     fixed, is_end = x.detach(), x * (1 - x) < least
     inner = ops.where(is_end, 0.5, x)
@@ -132,7 +133,7 @@ def binary_cross_entropy_with_logits(
 
 def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Return y * (log(y) - x) (Kullback and Leibler 1951) for log-probabilities x and
-    probabilities y, which broadcast; with `log_target` y has log-probabilities too. reduction
+    probabilities y, which broadcast. With `log_target`, y has log-probabilities too. The reduction
     "batchmean" is the sum divided by the extent of axis 0."""
     check_reduction("kl_div", reduction, "batchmean")
     check_tensors("kl_div", x=x, y=y)
@@ -147,7 +148,7 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
 
 def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Return x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's
-    shape. Raises ShapeError if they do not fit."""
+    shape. Raises ShapeError for shapes that do not fit."""
     check_tensors(owner, x=x, y=y)
     fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
     if not fits:
@@ -180,8 +181,8 @@ def _picked(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Counted:
-    """The rows that count: class numbers (0 for ignored rows), a mask of the rows to keep, the
-    weight of each row (None: 1), and, while tracing, a mask of the class numbers in range."""
+    """Which rows count: the class numbers (0 for ignored rows), a mask of the rows to keep, the
+    weight of each row (None: 1) and, while tracing, a mask of the class numbers in range."""
 
     index: Tensor
     kept: Tensor
@@ -189,8 +190,8 @@ class _Counted:
     valid: Tensor | None
 
     def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
-        """Reduce `losses` (M,) of the rows that count; for a mean, the sum of the losses is
-        divided by the sum of their weights."""
+        """Reduce the `losses` (M,) of the rows that count. A mean is the sum of the losses divided
+        by the sum of the rows' weights."""
         check_reduction(owner, reduction)
         if self.valid is not None:  # compiled code cannot raise
             losses = ops.where(self.valid, losses, float("nan"))
@@ -233,9 +234,9 @@ def nll_loss(
     which are integers or floats with whole values.
 
     `weight` (C,) multiplies the losses of each class. Rows of class `ignore_index` do not count.
-    For a mean, the sum of the losses is divided by the sum of the counted weights. Raises
+    A mean is the sum of the losses divided by the sum of the weights of the rows that count. Raises
     ShapeError for shapes that do not fit, IndexError for a class number outside 0..C - 1 (in
-    compiled code the loss is NaN), ValueError for a class number that is not whole.
+    compiled code the loss is NaN), and ValueError for a class number that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
     check_weight("nll_loss", weight, rows.shape[1])
@@ -256,8 +257,8 @@ def cross_entropy(
     (), which are integers or floats with whole values. For probabilities y of x's shape, return the
     sum over classes of -y * log(softmax(x)).
 
-    With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
-    The other arguments, and the errors, are as in `nll_loss`.
+    With `label_smoothing` s, the target is 1 - s + s / C for the class y and s / C for all others.
+    The other arguments and the errors are as in `nll_loss`.
 
     >>> round(F.cross_entropy(ndl.Tensor([[2.0, 0.0]]), ndl.Tensor([0])).item(), 4)
     0.1269
@@ -292,8 +293,8 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return `cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
-    linear_weight (in, C) as in `linear`, linear_bias (C,). weight, ignore_index (None: -100),
+    """Return `cross_entropy` for y and the logits x @ linear_weight + linear_bias. x is (N, in),
+    linear_weight (in, C) as in `linear`, and linear_bias (C,). weight, ignore_index (None: -100),
     label_smoothing and errors are as in `cross_entropy`."""
     check_tensors("linear_cross_entropy", x=x, linear_weight=linear_weight, y=y)
     logits = linear(x, linear_weight, linear_bias)
@@ -320,8 +321,8 @@ def _soft_cross_entropy(
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return 1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1
-    and x2 are (N, D) or (D,), y (N,) or (). Raises ShapeError if they do not fit."""
+    """Return 1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0. x1
+    and x2 are (N, D) or (D,), y is (N,) or (). Raises ShapeError for shapes that do not fit."""
     check_pair("cosine_embedding_loss", x1, x2)
     check_tensors("cosine_embedding_loss", y=y)
     if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
@@ -349,8 +350,8 @@ def triplet_margin_loss(
 ) -> Tensor:
     """Return max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d +
     eps| ** p) ** (1 / p) over the last axis. With `swap`, |positive - negative| replaces |anchor -
-    negative| where it is smaller (Balntas et al. 2016). Raises ShapeError unless all have
-    the same shape, ValueError unless p is above 0."""
+    negative| where it is smaller (Balntas et al. 2016). Raises ShapeError unless all three have the
+    same shape, and ValueError unless p is above 0."""
     check_pair("triplet_margin_loss", anchor, positive)
     check_pair("triplet_margin_loss", anchor, negative)
     if not finite("triplet_margin_loss", "p", p) > 0:

@@ -1,4 +1,5 @@
-"""Losses with margins, losses of several labels, and likelihoods of counts and of variances."""
+"""Losses with margins or several labels, and negative log-likelihoods of Poisson and Gaussian
+data."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .loss import check_pair, check_reduction, check_weight, reduced
 def hinge_embedding_loss(
     x: Tensor, y: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return x where y is 1, max(0, margin - x) where it is -1, for x and y of the same shape
-    (raises ShapeError otherwise); the sum of both for any other y."""
+    """Return x where y is 1, max(0, margin - x) where it is -1, and the sum of both for any other
+    y. x and y have the same shape (raises ShapeError otherwise)."""
     check_pair("hinge_embedding_loss", x, y)
     apart = ops.clip(finite("hinge_embedding_loss", "margin", margin) - x, 0)
     losses = ops.where(y == 1, 0, apart) + ops.where(y == -1, 0, x)
@@ -31,7 +32,7 @@ def margin_ranking_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """Return max(0, margin - y * (x1 - x2)), where y is 1 if x1 should be larger than x2, else -1.
-    Raises ShapeError unless all have the same number of axes and broadcast."""
+    Raises ShapeError unless all three have the same number of axes and broadcast."""
     check_tensors("margin_ranking_loss", x1=x1, x2=x2, y=y)
     if not x1.ndim == x2.ndim == y.ndim:
         raise ShapeError(
@@ -57,12 +58,12 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return the sum over classes i other than y of max(0, margin - x[y] + x[i]) ** p / C, for x
-    (N, C) and class numbers y (N,), or x (C,) and y (). `weight` (C,) multiplies each class's
+    """Return the sum of max(0, margin - x[y] + x[i]) ** p / C over the classes i other than y, for
+    x (N, C) and class numbers y (N,), or x (C,) and y (). `weight` (C,) multiplies each class's
     losses.
 
-    Raises ValueError for a p other than 1 and 2, ShapeError for shapes that do not fit, IndexError
-    for a class number outside 0..C - 1.
+    Raises ValueError for a p other than 1 and 2, ShapeError for shapes that do not fit, and
+    IndexError for a class number outside 0..C - 1.
     """
     check_tensors("multi_margin_loss", x=x, y=y)
     if p not in (1, 2):
@@ -89,9 +90,9 @@ def multi_margin_loss(
 
 def multilabel_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Return the sum of max(0, 1 - x[j] + x[i]) / C over all labels j and all classes i that are
-    not labels, for x (N, C) or (C,). The labels are the class numbers in y, of x's shape, before
-    the first -1. Raises ShapeError unless x and y have the same shape, IndexError for a class
-    number outside -1..C - 1."""
+    not labels, for x (N, C) or (C,). The labels are the class numbers before the first -1 in y.
+    Raises ShapeError unless x and y have the same shape, and IndexError for a class number outside
+    -1..C - 1."""
     check_pair("multilabel_margin_loss", x, y)
     check_integers("multilabel_margin_loss", "y", y)
     if x.ndim not in (1, 2):
@@ -112,8 +113,8 @@ def multilabel_margin_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Ten
 def multilabel_soft_margin_loss(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Return the mean over the classes, the last axis, of the binary cross entropies of logits x
-    and labels y of the same shape (raises ShapeError otherwise), times `weight`."""
+    """Return the mean over the classes (the last axis) of the binary cross entropies of logits x
+    and labels y, times `weight`. Raises ShapeError unless x and y have the same shape."""
     check_pair("multilabel_soft_margin_loss", x, y)
     losses = -(y * ops.logsigmoid(x) + (1 - y) * ops.logsigmoid(-x))
     losses = losses if weight is None else losses * weight
@@ -128,9 +129,9 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return exp(x) - y * x for counts y with the mean exp(x). Without `log_input`, return
-    x - y * log(x + eps) for counts y with the mean x. `full` adds Stirling's approximation of
-    log(y!) where y is above 1. x and y broadcast."""
+    """Return exp(x) - y * x, for counts y with mean exp(x). Without `log_input`, return x - y *
+    log(x + eps), for counts y with mean x. `full` adds Stirling's approximation of log(y!) where y
+    is above 1. x and y broadcast."""
     check_tensors("poisson_nll_loss", x=x, y=y)
     eps = not_negative("poisson_nll_loss", "eps", eps)
     losses = ops.exp(x) - y * x if log_input else x - y * ops.log(x + eps)
@@ -149,12 +150,12 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """Return (log(var) + (x - y) ** 2 / var) / 2 for values y with the mean x and the variance
-    `var`: a number, or a tensor of x's shape, in which the last axis may be missing or of extent 1.
-    A variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
+    """Return (log(var) + (x - y) ** 2 / var) / 2, for values y with mean x and variance `var`.
+    `var` is a number or a tensor of x's shape, whose last axis may be missing or have extent 1. A
+    variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
 
-    Raises ShapeError for a var of another shape, ValueError for a negative var and for an eps that
-    is not above 0.
+    Raises ShapeError for a var of another shape, and ValueError for a negative var and for an eps
+    that is not above 0.
     """
     check_tensors("gaussian_nll_loss", x=x, y=y)
     check_reduction("gaussian_nll_loss", reduction)
@@ -191,7 +192,8 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:
     """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is
     `distance_function` (None: `pairwise_distance`). With `swap`, d(positive, negative) replaces
-    d(anchor, negative) where it is smaller. Raises ShapeError unless all have the same shape."""
+    d(anchor, negative) where it is smaller. Raises ShapeError unless all three have the same
+    shape."""
     check_pair("triplet_margin_with_distance_loss", anchor, positive)
     check_pair("triplet_margin_with_distance_loss", anchor, negative)
     margin = finite("triplet_margin_with_distance_loss", "margin", margin)

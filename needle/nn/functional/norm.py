@@ -17,7 +17,7 @@ from ...sizes.dims import Expression
 
 def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
     """Return `normalized_shape`, an int or a sequence, as a tuple. Raises TypeError or ValueError
-    for anything but integers of at least 1."""
+    unless all extents are integers of at least 1."""
     shape = (
         tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     )
@@ -45,8 +45,8 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x.
-    `normalized_shape` is the shape of these axes, and of weight and bias (None: 1 and 0).
-    Raises ShapeError if they do not fit (Ba et al. 2016).
+    `normalized_shape` is the shape of these axes and of weight and bias (None: 1 and 0). Raises
+    ShapeError for shapes that do not fit (Ba et al. 2016).
 
     >>> F.layer_norm(ndl.Tensor([[1.0, 3.0]]), 2).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -70,8 +70,8 @@ def rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """Return x / sqrt(mean(x * x) + eps) * weight over the last axes of x. `normalized_shape` is
-    the shape of these axes, and of weight (None: 1). eps None means the distance from 1 to the next
-    number of the dtype. Raises ShapeError if they do not fit (Zhang and Sennrich 2019)."""
+    the shape of these axes and of weight (None: 1). eps None means the dtype's machine epsilon.
+    Raises ShapeError for shapes that do not fit (Zhang and Sennrich 2019)."""
     shape = normalized_axes("rms_norm", normalized_shape)
     _check_last("rms_norm", x, shape, weight=weight)
     if eps is None:
@@ -94,9 +94,10 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize each of `num_groups` groups of adjacent channels of x (N, channels, ...) to mean 0
-    and variance 1; return the result times weight plus bias (channels,) (None: 1 and 0). Raises
-    ShapeError unless num_groups divides the number of channels (Wu and He 2018)."""
+    """Split the channels of each sample of x (N, channels, ...) into `num_groups` groups of
+    adjacent channels, and normalize each group to mean 0 and variance 1. Return the result times
+    weight plus bias, each (channels,) (None: 1 and 0). Raises ShapeError unless num_groups divides
+    the number of channels (Wu and He 2018)."""
     counts("group_norm", num_groups=num_groups)
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise ShapeError(
@@ -130,13 +131,14 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize each channel of each sample of x (N, channels, ...) to mean 0 and variance 1;
-    return the result times weight plus bias (None: 1 and 0). All vectors are (channels,) (Ulyanov
+    """Normalize each channel of each sample of x (N, channels, ...) to mean 0 and variance 1.
+    Return the result times weight plus bias (None: 1 and 0). All vectors are (channels,) (Ulyanov
     et al. 2016).
 
-    With running_mean and running_var, the samples' average statistics update them in place, as in
-    `batch_norm`. Without use_input_stats they replace the samples' own statistics (raises
-    ValueError if running_mean or running_var is None). Raises ShapeError if the vectors do not fit.
+    With use_input_stats, running_mean and running_var, if given, are updated in place with the
+    samples' average statistics, as in `batch_norm`. Otherwise they replace the samples' own
+    statistics; this raises ValueError if either is None. Raises ShapeError if the vectors do not
+    fit.
     """
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -166,13 +168,14 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize each channel of x (N, channels, ...) over all other axes; return the result times
+    """Normalize each channel of x (N, channels, ...) over all other axes. Return the result times
     weight plus bias (None: 1 and 0). All vectors are (channels,) (Ioffe and Szegedy 2015).
 
-    With `training` (or without running_mean) x is normalized by its own mean and biased variance.
-    Its mean and unbiased variance then also update running_mean and running_var in place: running =
-    (1 - momentum) * running + momentum * batch. Otherwise running_mean and running_var are used.
-    Raises ShapeError if they do not fit, or for an update from a single value per channel.
+    With `training`, or if running_mean or running_var is None, x is normalized by its own mean and
+    biased variance. Otherwise it is normalized by running_mean and running_var. With `training`,
+    these vectors are updated in place with the mean and the unbiased variance of x: running = (1 -
+    momentum) * running + momentum * batch. Raises ShapeError for shapes that do not fit, and for an
+    update from a single value per channel.
     """
     if x.ndim < 2:
         raise ShapeError(f"batch_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -189,7 +192,7 @@ def batch_norm(
         return y
     if x.ndim == 2:
         return ops.batch_norm(x, weight, bias, running_mean, running_var, eps)
-    # Channels last, as in convolutions, so that permutations cancel out.
+    # Put channels last, as convolutions do, so that the permutations cancel out.
     last = ops.permute(x, (0, *range(2, x.ndim), 1))
     y = ops.batch_norm(last, weight, bias, running_mean, running_var, eps)
     return ops.permute(y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
@@ -206,8 +209,8 @@ def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momen
 
 
 def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
-    """Return the unbiased variance of `count` values, from their biased `variance`. Raises
-    ShapeError for one value."""
+    """Return the unbiased variance of `count` values from their biased `variance`. Raises
+    ShapeError if there is only one value."""
     if count == 1:
         raise ShapeError(
             f"{name}: there is one value per channel, and one value has no variance for "
@@ -217,15 +220,15 @@ def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
-    if state.recomputing:  # the first run under `checkpoint` has counted this batch
+    if state.recomputing:  # `checkpoint` has already counted this batch
         return
     new = running * (1 - momentum) + batch.astype(running.dtype) * momentum
     overwrite(running, new)
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
-    """Return x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may
-    be inf. Raises ValueError unless p is above 0.
+    """Return x / max(norm, eps), where norm is (sum of |x| ** p) ** (1 / p) along `dim`. p may be
+    inf. Raises ValueError unless p is above 0.
 
     >>> F.normalize(ndl.Tensor([[3.0, 4.0]])).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
@@ -238,8 +241,8 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: fl
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """Return x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
-    channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012).
+    """Return x / (k + alpha * m) ** beta, where m is the mean square of `size` neighbouring
+    channels of x (N, channels, ...); channels beyond the ends count as 0 (Krizhevsky et al. 2012).
     Raises ShapeError for fewer than three axes."""
     count("local_response_norm", "size", size)
     if x.ndim < 3:
@@ -250,6 +253,6 @@ def local_response_norm(
 
 
 def _above(x: Tensor, least: float) -> Tensor:
-    """Return max(x, least), which passes no gradient to elements of x below least."""
+    """Return max(x, least). No gradient flows to elements of x below least."""
     bound = init.constant(c=least, device=x.device, dtype=x.dtype)
     return ops.where(x < bound, bound, x)

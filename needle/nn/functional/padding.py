@@ -1,4 +1,5 @@
-"""PyTorch's `pad`: extends the last axes with a value or with elements of the input, or cuts."""
+"""PyTorch's `pad`, which extends the last axes with a value or with elements of the input, or
+cuts."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ def pad(
     each of these axes, starting with the last axis; `needle.pad` takes a pair for every axis. A
     negative width cuts elements off.
 
-    The new elements are `value` (None: 0). In mode "reflect" they are the mirrored elements beside
-    the edge, in mode "replicate" copies of the edge, in mode "circular" the elements at the other
-    end. These three modes pad one to three axes of x (N, C, ...) or (C, ...). Raises ShapeError for
-    widths that do not fit.
+    The new elements are `value` (None: 0). In mode "reflect" they mirror the elements next to the
+    edge, in mode "replicate" they are copies of the edge, and in mode "circular" they are the
+    elements at the other end. These three modes pad one to three axes of x (N, C, ...) or (C, ...).
+    Raises ShapeError for widths that do not fit.
 
     >>> F.pad(ndl.tensor([[1, 2, 3]]), (1, 2)).tolist()
     [[0, 1, 2, 3, 0, 0]]
@@ -58,13 +59,13 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
     if mode == "constant":
         return _cut(ops.pad(x, wider, 0 if value is None else value), sides)
     wider = wider[x.ndim - count :]
-    if mode == "circular":  # cut first: the padding comes from the remaining elements
+    if mode == "circular":  # cut first, because the padding comes from the remaining elements
         return border(owner, _cut(x, sides), wider, mode)
     return _cut(border(owner, x, wider, mode), sides)
 
 
 def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """Return x without the first or last -width elements of each end that has a negative width."""
+    """Cut -width elements off each end of x that has a negative width."""
     if all(low >= 0 and high >= 0 for low, high in sides):
         return x
     cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]

@@ -19,7 +19,7 @@ from ...ops._windows import lowest
 from ...sizes.extents import same
 from .conv import as_row, channels_first, channels_last, from_row, numbers
 
-# Kernel, stride, padding and, for max pooling, dilation: each has a number for each axis.
+# Kernel, stride, padding and, for max pooling, dilation, each with one number per axis.
 Windows = list[tuple[int, ...]]
 AXES = ("L", "H, W", "D, H, W")
 
@@ -52,7 +52,7 @@ def max_pool2d(
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
     With `ceil_mode`, windows at the end that are only partly filled count too. `return_indices`
-    adds a second result, the int64 places of the largest elements in each flattened (H, W).
+    adds a second result: the int64 positions of the largest elements in each flattened (H, W).
 
     >>> F.max_pool2d(ndl.reshape(ndl.arange(4.0), (1, 1, 2, 2)), 2).item()
     3.0
@@ -71,7 +71,7 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """Return the largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
-    The arguments are as in `max_pool2d`, with ints or three numbers."""
+    The arguments are as in `max_pool2d`, as ints or sequences of three ints."""
     windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
 
@@ -101,9 +101,9 @@ def avg_pool2d(
 ) -> Tensor:
     """Return the mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
-    kernel_size, stride, padding and ceil_mode are as in `max_pool2d`. Padding counts as zeros;
-    if `count_include_pad` is False it does not count. `divisor_override` divides the sums, instead
-    of the number of elements.
+    kernel_size, stride, padding and ceil_mode are as in `max_pool2d`. Padding counts as zeros or,
+    if `count_include_pad` is False, does not count. `divisor_override` replaces the number of
+    elements as the divisor of the sums.
     """
     windows = _windows("avg_pool2d", 2, kernel_size, stride, padding)
     return _avg_pool("avg_pool2d", x, windows, ceil_mode, count_include_pad, divisor_override)
@@ -119,7 +119,7 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
-    arguments are as in `avg_pool2d`, with ints or three numbers."""
+    arguments are as in `avg_pool2d`, as ints or sequences of three ints."""
     windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
     return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
 
@@ -147,7 +147,8 @@ def _avg_pool(
         return out * (prod(kernel) / divisor)
     if (with_padding or not any(padding)) and same(x.shape[2:], size):
         return out
-    # The op divides by the size of the kernel: also divide by the share of the kernel that counts.
+    # The op divides by the size of the kernel, so also divide by the fraction of the kernel that
+    # counts.
     one = make_const(full((1,) * x.ndim, 1, out.dtype, out.device))
     around = padding if with_padding else (0,) * len(padding)
     counted = ops.broadcast_to(one, (1, 1, *(n + 2 * p for n, p in zip(size, around, strict=True))))
@@ -163,8 +164,8 @@ def _check_rank(owner: str, x: Tensor, axes: int) -> None:
 
 
 def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
-    """Return x with elements of `value` added at the end of each axis, so that every window that
-    begins within x, or in the padding before it, is full."""
+    """Return x with `value` appended along each axis, so that every window that begins within x, or
+    in the padding before it, is full."""
     kernel, stride, padding, *dilation = windows
     after = [(0, 0), (0, 0)]
     for n, k, s, p, d in zip(
@@ -172,7 +173,7 @@ def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
     ):
         reach = d * (k - 1) + 1
         last = -(-(n + 2 * p - reach) // s)
-        if s + p > reach and last * s >= n + p:  # else no window can begin so late
+        if s + p > reach and last * s >= n + p:  # else no window begins so late
             after.append((0, 0))
         else:
             after.append((0, last * s + reach - (n + 2 * p)))
@@ -192,8 +193,8 @@ def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
 
 
 def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tensor, Tensor]:
-    """Return the largest elements of the windows of x, and their places in the flattened `size`:
-    the extents of x before elements were added at the end of each axis."""
+    """Return the largest elements of the windows of x and their positions in the flattened `size`,
+    the extents of x before `_filled_up`."""
     kernel, stride, padding, dilation = windows
     counts = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -201,7 +202,7 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
     ]
 
     def taps(padded: Tensor) -> Tensor:
-        """Return, for each position in a window, the elements of all windows at that position."""
+        """Return the elements of all windows at each position in a window, stacked by position."""
         found = []
         for offset in itertools.product(*map(range, kernel)):
             key: tuple[Any, ...] = (Ellipsis,)
@@ -213,7 +214,7 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
     around = [(p, p) for p in padding]
     seen = taps(ops.pad(x, ((0, 0), (0, 0), *around), lowest(x.dtype)))
     chosen = first_largest(seen, 0)
-    # If no element of a window exceeds the padding, the window's first element within x counts.
+    # If no element of a window exceeds the padding, choose the window's first element within x.
     one = make_const(full((1,) * x.ndim, 1, "int32", x.device))
     beside = [(p, p + m - n) for p, m, n in zip(padding, x.shape[2:], size, strict=True)]
     within = taps(ops.pad(ops.broadcast_to(one, (1, 1, *size)), ((0, 0), (0, 0), *beside)))
@@ -229,8 +230,8 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
 
 
 def first_largest(x: Tensor, axis: int) -> Tensor:
-    """Return the number of the largest element along an axis. As in PyTorch's pools, it is the
-    first of several equal elements, but the last of several NaN."""
+    """Return the index of the largest element along an axis. As in PyTorch's pools, it is the first
+    of several equal elements but the last of several NaNs."""
     chosen = ops.argmax(x, axis)
     if not is_floating(x.dtype):
         return chosen
@@ -243,7 +244,7 @@ def first_largest(x: Tensor, axis: int) -> Tensor:
 def _windows(
     owner: str, axes: int, kernel: Any, stride: Any, padding: Any, *dilation: Any
 ) -> Windows:
-    """Return kernel, stride, padding (and dilation), each as `axes` numbers."""
+    """Return kernel, stride, padding and, if given, dilation, each as `axes` numbers."""
     given = {
         "kernel_size": kernel,
         "stride": kernel if stride is None else stride,
@@ -254,21 +255,21 @@ def _windows(
 
 
 def _pool3d(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
-    """Pool rows and columns of each plane, then the planes of each column."""
+    """Pool each plane over rows and columns, then pool over the planes."""
     batch, channels, depth, *image = x.shape
     x = ops.permute(x, (0, 2, 3, 4, 1))
     x = ops.reshape(x, (batch * depth, *image, channels))
     y = pool(x, *[each[1:] for each in windows])
     rows, columns = y.shape[1:3]
     y = ops.reshape(y, (batch, depth, 1, rows * columns * channels))
-    neutral = ((1,), (1,), (0,), (1,))  # a window that covers one column
+    neutral = ((1,), (1,), (0,), (1,))  # a window of one element along the merged axis
     y = pool(y, *[each[:1] + one for each, one in zip(windows, neutral, strict=False)])
     y = ops.reshape(y, (batch, y.shape[1], rows, columns, channels))
     return ops.permute(y, (0, 4, 1, 2, 3))
 
 
 def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
-    """Return the output's extents; None in `output_size` keeps the input's extent. Raises
+    """Return the extents of the output; None in `output_size` keeps the input's extent. Raises
     ShapeError unless x has `axes` axes after (N, C)."""
     _check_rank(owner, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
@@ -288,14 +289,15 @@ def _parts(extent: int, size: int) -> list[tuple[int, int]]:
 
 def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
     """Return the means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
-    output_size). Window i goes from floor(i L / output_size) to ceil((i + 1) L / output_size)."""
+    output_size). Window i extends from floor(i L / output_size) to ceil((i + 1) L /
+    output_size)."""
     (size,) = _sizes("adaptive_avg_pool1d", x, output_size, 1)
     return averaged(x, 2, size)
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """Return the means of windows that divide rows and columns into `output_size` parts (an int or
-    a pair, in which None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    a pair; None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     rows, columns = _sizes("adaptive_avg_pool2d", x, output_size, 2)
     if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
         return avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
@@ -303,7 +305,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
 
 def averaged(x: Tensor, axis: int, size: int) -> Tensor:
-    """Return the means of `size` windows along an axis, computed as a product with a matrix."""
+    """Return the means of `size` windows along an axis, computed as a matrix product."""
     extent = x.shape[axis]
     matrix = np.zeros((extent, size))
     for i, (begin, end) in enumerate(_parts(extent, size)):
@@ -322,14 +324,14 @@ def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
 
 def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """Return the largest elements of windows that divide rows and columns into `output_size` parts
-    (an int or a pair, in which None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    (an int or a pair; None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     return _adaptive_max("adaptive_max_pool2d", x, output_size, 2)
 
 
 def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
     """Return the largest elements of windows that divide planes, rows and columns into
-    `output_size` parts (an int or three numbers, in which None keeps the extent): (N, C, D, H, W)
-    -> (N, C, *output_size)."""
+    `output_size` parts (an int or three ints; None keeps the extent): (N, C, D, H, W) -> (N, C,
+    *output_size)."""
     return _adaptive_max("adaptive_max_pool3d", x, output_size, 3)
 
 
@@ -339,7 +341,8 @@ def _adaptive_max(owner: str, x: Tensor, output_size: Any, axes: int) -> Tensor:
     extents = x.shape[2:]
     if all(n % size == 0 for n, size in zip(extents, sizes, strict=True)):
         return pool(x, [n // size for n, size in zip(extents, sizes, strict=True)])
-    # Columns first: among equal elements the gradient goes to the first, row by row.
+    # Pool columns first, so that the gradient goes to the first of equal elements in row-major
+    # order.
     for i in reversed(range(axes)):
         before, behind, parts = [1] * i, [1] * (axes - i - 1), []
         for begin, end in _parts(extents[i], sizes[i]):
@@ -388,8 +391,7 @@ def _lp_pool(
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
     """Return the means of windows that divide planes, rows and columns into `output_size` parts (an
-    int or three numbers, in which None keeps the extent): (N, C, D, H, W) -> (N, C,
-    *output_size)."""
+    int or three ints; None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
     for axis, size in enumerate(_sizes("adaptive_avg_pool3d", x, output_size, 3), start=2):
         x = averaged(x, axis, size)
     return x

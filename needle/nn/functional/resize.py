@@ -1,4 +1,4 @@
-"""Resizing of images. Each axis is resampled on its own."""
+"""Resizing of images. Each axis is resampled separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...sizes.dims import Expression
 from ...sizes.extents import is_symbolic, same
 from .pool import AXES, averaged
 
-# The modes that take a fixed number of axes, and the number.
+# The number of axes for each mode that takes a fixed number.
 _AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
 _NEAREST = ("nearest", "nearest-exact")
 _MODES = (*_NEAREST, "area", *_AXES_OF)
@@ -38,19 +38,20 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """Return x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or
-    by `scale_factor`: a number for each axis, or one for all.
+    """Return x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size` or
+    by `scale_factor`. Either is a number for each axis, or one for all.
 
-    `mode` is nearest (PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear,
-    trilinear (for one, two and three axes) or bicubic (for two axes, with a = -0.75: Keys 1981).
-    With `align_corners` the centres of the outermost elements stay in place, otherwise their outer
-    edges. `recompute_scale_factor` replaces scale_factor by the ratio of the sizes, which differs
-    from scale_factor if a size was rounded down. `antialias`, for bilinear and bicubic (then with a
-    = -0.5), widens the filter when an axis shrinks.
+    `mode` is nearest (PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear or
+    trilinear (for one, two or three axes), or bicubic (for two axes, with a = -0.75: Keys 1981).
+    With `align_corners`, the centres of the outermost elements stay in place, otherwise their outer
+    edges do. `recompute_scale_factor` replaces scale_factor by the ratio of the sizes, which
+    differs from it if a size was rounded down. `antialias`, for bilinear and bicubic (then with a =
+    -0.5), widens the filter if an axis shrinks.
 
-    Raises ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError
-    for unknown modes and sizes. A symbolic extent takes a size, or a scale_factor that is an
-    integer or an integer divided by a power of 2; it does not take antialias or the mode area.
+    Raises ShapeError for other numbers of axes, TypeError for integers unless the mode is nearest
+    or nearest-exact, and ValueError for unknown modes and invalid sizes. A symbolic extent supports
+    a size, or a scale_factor that is an integer or an integer divided by a power of 2, but not
+    antialias or the mode area.
     """
     check_tensors("interpolate", x=x)
     axes = x.ndim - 2
@@ -79,15 +80,16 @@ def resized(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Return x (N, C, ...) with axes of these sizes, without checks, in all modes of `interpolate`
-    but area. A factor of None means the ratio of the sizes, which may be symbolic."""
+    """Resize x (N, C, ...) to these `sizes`, without checks, in any mode of `interpolate` but area.
+    A factor of None means the ratio of the sizes, which may be symbolic."""
     if mode in _NEAREST:
         repeats = [_repeats(*each) for each in zip(x.shape[2:], sizes, factors, strict=True)]
         if all(repeats):
             return _repeated(x, repeats)
     axes = list(zip(range(2, x.ndim), sizes, factors, strict=True))
     if not is_symbolic((*x.shape[2:], *sizes)):
-        # Axes that shrink most come first: they leave less work. Then rows, which are contiguous.
+        # Resize the axis that shrinks most first, because that leaves the least work; among equals,
+        # the last axis first, because it is contiguous.
         axes.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
     kind = Filter(mode in ("bicubic", "cubic"), align_corners, antialias)
     for axis, m, factor in axes:
@@ -117,7 +119,7 @@ def _check_mode(
 def _sizes(
     old: Sequence[int], size: Any, scale_factor: Any, axes: int
 ) -> tuple[list[int], list[float | None]]:
-    """Return the new extents, and the factors that were given."""
+    """Return the new extents and the given factors."""
     if (size is None) == (scale_factor is None):
         raise ValueError("interpolate: give either size or scale_factor")
     what, given = ("size", size) if scale_factor is None else ("scale_factor", scale_factor)
@@ -151,8 +153,8 @@ def _scaled(n: int, factor: float) -> int:
 
 
 def _repeats(n: int, m: int, factor: float | None) -> int:
-    """Return how often each of n elements occurs in m elements by the nearest rule; 0 if the
-    elements do not occur equally often."""
+    """Return how often each of n elements is repeated when the nearest rule resizes them to m; 0 if
+    the elements are not repeated equally often."""
     if factor is not None:
         return int(factor) if factor == int(factor) and same(m, n * int(factor)) else 0
     if not is_symbolic((n, m)):
@@ -174,8 +176,8 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
     n = x.shape[axis]
     if same(n, m):
         return x
-    # Positions are in float32, as in PyTorch: rounding decides between two elements that are
-    # equally near.
+    # Positions are float32, as in PyTorch, because their rounding decides between two elements that
+    # are equally near.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
     if is_symbolic((n, m)):
         ratio = Filter(False, False, False).ratio(n, m, factor, x.device)
@@ -188,15 +190,16 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
 
 @dataclass(frozen=True)
 class Filter:
-    """The rule by which a new element is computed from the elements around it."""
+    """The rule for computing a new element from the old elements around it."""
 
     is_cubic: bool
     align_corners: bool
     antialias: bool
 
     def ratio(self, n: Any, m: Any, factor: float | None, device: Device | None = None) -> Any:
-        """Return the distance between neighbours of the m new elements, in units of the n old
-        elements: a number, or for symbolic sizes a float32 Tensor on `device`."""
+        """Return the distance between neighbouring new elements, in units of the distance between
+        old ones, for n old and m new elements. It is a number or, for symbolic sizes, a float32
+        Tensor on `device`."""
         if factor is not None and not self.align_corners:
             return 1 / factor
         over, under = (n - 1, m - 1) if self.align_corners else (n, m)
@@ -205,8 +208,8 @@ class Filter:
         return _number(over, device) / ops.maximum(_number(under, device), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
-        """Return a list of (places, weights) of the old elements from which the new elements `at`
-        are computed. `xp` is NumPy or needle.ops."""
+        """Return a list of (positions, weights) of the old elements from which the new elements
+        `at` are computed. `xp` is NumPy or needle.ops."""
         centre = at * ratio if self.align_corners else (at + 0.5) * ratio - 0.5
         if not self.is_cubic:
             centre = xp.minimum(xp.maximum(centre, 0), n - 1)
@@ -220,8 +223,8 @@ class Filter:
         ]
 
     def table(self, n: int, m: int, factor: float | None) -> tuple[Any, Any]:
-        """Return (places, weights), each (taps, m), of the old elements, out of n, from which the m
-        new elements are computed."""
+        """Return (positions, weights), each (taps, m), of the old elements, n in all, from which
+        the m new elements are computed."""
         ratio = self.ratio(n, m, factor)
         if self.antialias:
             return _wide_taps(n, m, ratio, self.is_cubic)
@@ -235,9 +238,9 @@ def _number(n: Any, device: Device | None) -> Tensor:
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
-    """Return (places, weights), each (taps, m), of the old elements, out of n, from which an
-    antialiasing filter computes m new elements. The filter is as wide as the distance between new
-    elements, `ratio`, if that is above 1. Places that it does not reach have the weight 0."""
+    """Return (positions, weights), each (taps, m), of the old elements, n in all, from which an
+    antialiasing filter computes m new elements. If `ratio`, the distance between new elements, is
+    above 1, the filter is that many times wider. Positions that it does not reach have weight 0."""
     wide = max(ratio, 1.0)
     reach = (2 if is_cubic else 1) * wide
     centre = (np.arange(m) + 0.5) * ratio
@@ -255,14 +258,14 @@ def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
 
 
 def cubic_weights(share: Any) -> list[Any]:
-    """Return the weights of the four elements around a point that lies `share` after the second
+    """Return the weights of the four elements around a point that lies `share` beyond the second
     element."""
     distances = (share + 1, share, 1 - share, 2 - share)
     return [_cubic(d, -0.75, i in (1, 2)) for i, d in enumerate(distances)]
 
 
 def _cubic(distance: Any, a: float, is_near: bool) -> Any:
-    """Return the weight of an element at a distance of up to 1 (`is_near`), or of 1 to 2 (Keys
+    """Return the weight of an element at a distance up to 1 (if `is_near`) or from 1 to 2 (Keys
     1981, equation 4)."""
     if is_near:
         return ((a + 2) * distance - (a + 3)) * distance * distance + 1
@@ -283,15 +286,16 @@ def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -
 def _tables(
     kind: Filter, n: int, m: int, factor: float | None, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """Return the places and weights that Resample takes: from n elements to m, and the reverse."""
+    """Return the positions and weights that Resample takes, to resize n elements to m and for the
+    transpose."""
     return resample_tables(*kind.table(n, m, factor), n, dtype, device)
 
 
 def resample_tables(
     places: Any, weights: Any, n: int, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """Return the tables that Resample takes besides x: NumPy arrays (taps, m) of places in 0..n - 1
-    and of weights, and the tables of the transposed sums."""
+    """Return the tables that Resample takes besides x, as NDArrays: `places` (taps, m) in 0..n - 1,
+    `weights` (taps, m), and the same for the transposed sums."""
     tables = (places, weights, *_reversed(places, weights, n))
     return tuple(
         array(each, dtype=dtype if each.dtype.kind == "f" else None, device=device)
@@ -300,10 +304,10 @@ def resample_tables(
 
 
 def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
-    """Return for each of n places the elements that use it, and the weights with which they do."""
+    """Return the new elements that use each of the n old elements, and their weights."""
     order = np.argsort(places, axis=None, kind="stable")
     place = places.ravel()[order]
-    number = np.arange(place.size) - np.searchsorted(place, place)  # of the element at its place
+    number = np.arange(place.size) - np.searchsorted(place, place)  # index among the place's uses
     out = np.zeros((max(number.max(initial=0) + 1, 1), n), "int64")
     factors = np.zeros(out.shape)
     out[number, place] = order % places.shape[1]
@@ -312,7 +316,7 @@ def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
 
 
 def _by_takes(x: Tensor, axis: int, m: Any, factor: float | None, kind: Filter) -> Tensor:
-    """Return the blend along an axis of symbolic extent; its places are computed at each call."""
+    """Resample an axis of symbolic extent. The positions are computed at each call."""
     n = x.shape[axis]
     if kind.antialias:
         raise TraceError(

@@ -1,7 +1,7 @@
 """PyTorch's functions for gradients and parameters, from `torch.nn.utils`.
 
-`parameters` is a Tensor or an iterable of Tensors, such as `model.parameters()`. Gradients that are
-None do not count.
+`parameters` is a Tensor or an iterable of Tensors, such as `model.parameters()`. A parameter whose
+gradient is None is skipped.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Tensors = Tensor | Iterable[Tensor]
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
-    """Return the norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 /
-    norm_type), or the largest |x| for inf, in float64. Without elements it is 0.
+    """Return the joint norm of all elements of `tensors`: (sum of |x| ** norm_type) ** (1 /
+    norm_type), or the largest |x| for inf, in float64. The norm of no elements is 0.
 
     Raises ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a
     norm that is infinite or NaN (a TraceError while tracing).
@@ -93,15 +93,15 @@ def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
 
 
 def parameters_to_vector(parameters: Tensors) -> Tensor:
-    """Return one vector of all elements of `parameters`, one after the other. Gradients flow
-    through it."""
+    """Return the elements of all `parameters`, one parameter after the other, as one vector.
+    Gradients flow through it."""
     return ops.concat([ops.reshape(p, (-1,)) for p in _listed(parameters)], 0)
 
 
 def vector_to_parameters(vec: Tensor, parameters: Tensors) -> None:
-    """Replace the values of `parameters` by the elements of the vector `vec`, in the order of
-    `parameters_to_vector`. Raises ShapeError, without any change, if the vector has another
-    length."""
+    """Replace the values of `parameters` with the elements of the vector `vec`, in the order of
+    `parameters_to_vector`. Raises ShapeError if the vector has a different length; then no
+    parameter changes."""
     if not isinstance(vec, Tensor):
         raise TypeError(f"vector_to_parameters: vec is a {type(vec).__name__}, not a Tensor")
     listed = _listed(parameters)

@@ -20,7 +20,8 @@ def pad_sequence(
     padding_side: str = "right",
 ) -> Tensor:
     """Return sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
-    `batch_first`, filled up with `padding_value` at the "right" or "left" (`padding_side`).
+    `batch_first`. Shorter sequences are padded with `padding_value` on the `padding_side`, "right"
+    or "left".
     Raises ShapeError if `sequences` is empty or extents after the first differ.
 
     >>> nn.utils.rnn.pad_sequence([ndl.tensor([1, 2, 3]), ndl.tensor([4])], True).tolist()

@@ -1,4 +1,4 @@
-"""Converters of attention and related operators: rotations by position, caches."""
+"""Converters of attention and related operators: rotary embeddings and caches."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _masks(
     past_key: Value | None,
     lengths: Value | None,
 ) -> tuple[Mask | None, Mask | None]:
-    """Return the mask of the keys that are seen, and the mask that is added to the scores."""
+    """Return the bool mask of the keys that each query sees, and the mask to add to the scores."""
     queries, keys = q.shape[2], k.shape[2]
     seen: Mask | None = None
     added: Mask | None = None
@@ -110,7 +110,7 @@ def _masks(
 
 
 def _widened(mask: Mask, keys: Any) -> Mask:
-    """Extend a mask so that its last axis covers all keys. The additional keys are not seen."""
+    """Extend a mask so that its last axis covers all keys. No query sees the additional keys."""
     extent = mask.shape[-1]
     if is_symbolic((extent, keys)) or extent in (1, keys):
         return mask
@@ -162,7 +162,7 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
 
 @converter("Finite", domain=DOMAIN)
 def finite(node: Node, mask: Value) -> Value:
-    """Return a mask with the lowest number in place of -inf."""
+    """Return a mask with the lowest finite number in place of -inf."""
     return finite_mask(mask, str(mask.dtype))
 
 

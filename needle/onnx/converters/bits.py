@@ -12,11 +12,10 @@ from ..registry import converter
 
 @converter("BitCast", since=26)
 def bit_cast(node: Node, data: Value) -> Value:
-    """Reinterpret bits. Between integers this is a cast; bits of floats can be read only if the
-    values are known."""
+    """Reinterpret bits. Between integers this is a cast. Otherwise the values must be known."""
     given, to = (np.dtype(name) for name in (dtype_of(data), node.dtype("to")))
     if given.itemsize != to.itemsize:
-        raise node.invalid(f"{given} and {to} are not of one width")
+        raise node.invalid(f"{given} and {to} have different widths")
     if given == to or (given.kind in "iub" and to.kind in "iu"):
         return ops.cast(tensor(data), to.name)
     return known(node, data, f"the bits of {given} as {to}").view(to)

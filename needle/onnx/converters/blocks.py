@@ -1,4 +1,4 @@
-"""Converters of padding, and of moves between blocks of pixels and channels."""
+"""Converters of padding, and of operators that move blocks of pixels to channels or back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _wrapped(at: np.ndarray, n: int) -> np.ndarray:
 
 
 def _extended(node: Node, x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor:
-    """Pad x along an axis of open size, with slices of its ends."""
+    """Pad x with slices of its own ends, along an axis of open size."""
     if any(isinstance(n, Expression) or n < 0 for n in (low, high)):
         raise node.unsupported(f"widths {low} and {high} along an axis of open size")
     n: Any = x.shape[axis]

@@ -14,7 +14,7 @@ from ..registry import converter
 from .ml import floats, row, transformed
 
 _ML = "ai.onnx.ml"
-_MOST_PROBABLE = 10  # most classes; their probabilities take several hundred operations
+_MOST_PROBABLE = 10  # most classes with probabilities, which take several hundred operations
 _PROBABLE_STEPS = 8
 
 Pairs = list[tuple[int, int]]
@@ -46,7 +46,7 @@ def linear_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(numbers: tuple[float, ...], rows: int) -> Tensor:
-    """Return numbers that a node lists row by row as the transposed matrix."""
+    """Return the transpose of a matrix that a node lists row by row."""
     return make_const(np.ascontiguousarray(np.array(numbers, "float32").reshape(rows, -1).T))
 
 
@@ -63,8 +63,8 @@ def _sign(score: Tensor, labels: np.ndarray) -> Tensor:
 
 
 def _both(node: Node, score: Tensor, is_probable: bool) -> Tensor:
-    """Return the scores of both classes from the score of the second (rows, 1), like ONNX Runtime:
-    it treats the score as a probability, unless LOGISTIC turns it into one."""
+    """Return the scores of both classes from the score (rows, 1) of the second. LOGISTIC turns it
+    into a probability; otherwise it is one if `is_probable`, as in ONNX Runtime."""
     kind = node.text("post_transform", "NONE")
     if kind == "PROBIT":
         raise node.unsupported("PROBIT of one score for two classes")
@@ -90,7 +90,7 @@ def svm_regressor(node: Node, data: Value) -> Tensor:
 
 
 def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
-    """Return the kernel (rows, count) of each row with each of `count` support vectors."""
+    """Return the kernel function (rows, count) of each row and each of `count` support vectors."""
     vectors = np.array(node.numbers("support_vectors"), "float32")
     if x.ndim != 2 or len(vectors) != count * x.shape[1]:
         raise node.invalid(
@@ -99,7 +99,7 @@ def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
     kind = node.text("kernel_type", "LINEAR")
     gamma, shift, degree = node.numbers("kernel_params", (0.0, 0.0, 0.0))[:3]
     vectors = vectors.reshape(count, -1)
-    if kind == "RBF":  # computed from differences, because squares would cancel
+    if kind == "RBF":  # from differences, because the expanded square would cancel
         apart = ops.subtract(ops.unsqueeze(x, 1), make_const(vectors[None]))
         return ops.exp(ops.mul_scalar(ops.sum(ops.multiply(apart, apart), 2), -gamma))
     products = ops.matmul(x, make_const(np.ascontiguousarray(vectors.T)))
@@ -150,14 +150,14 @@ def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
     numbers = numbers.reshape(-1, ends[-1])
     made = np.zeros((ends[-1], len(pairs)), "float32")
     for k, (i, j) in enumerate(pairs):
-        for own, other in ((i, j - 1), (j, i)):  # no row for the class itself
+        for own, other in ((i, j - 1), (j, i)):  # a class has no coefficients against itself
             at = slice(ends[own] - counts[own], ends[own])
             made[at, k] = numbers[other, at]
     return make_const(made)
 
 
 def _votes(decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
-    """Return the number of pairs (rows, classes) that decide for each class."""
+    """Return, for each class, how many pairs vote for it: (rows, classes)."""
     first, second = np.eye(classes, dtype="float32")[np.array(pairs).T]
     is_first = ops.cast(ops.greater(decided, 0.0), "float32")
     return ops.add(ops.matmul(is_first, make_const(first - second)), row(second.sum(0)))
@@ -165,8 +165,8 @@ def _votes(decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
 
 def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
     """Return the probability of each class (rows, classes) from the decision values of the pairs
-    (rows, pairs), by the second approach of Wu, Lin and Weng (2004). The steps are LIBSVM's; a row
-    stops when it is close enough. Rows need up to four steps; LIBSVM's own limit is 100."""
+    (rows, pairs), by the second approach of Wu, Lin and Weng (2004). The steps are LIBSVM's, and a
+    row that is close enough no longer changes. Rows need up to four steps; LIBSVM allows 100."""
     if classes > _MOST_PROBABLE:
         raise node.unsupported(
             f"probabilities (prob_a) of {classes} classes; at most {_MOST_PROBABLE}"

@@ -1,5 +1,5 @@
-"""The converter of If: the branch of a known condition, or a `needle.cond`. Branches can use outer
-values."""
+"""The converter of If. A known condition selects a branch; otherwise If becomes a `needle.cond`.
+Branches can use values of the outer graph."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def if_(node: Node, scope: Scope, condition: Value) -> tuple[Carried, ...]:
 def _chosen(
     node: Node, scope: Scope, condition: Tensor, branches: Sequence[Graph]
 ) -> tuple[Carried, ...]:
-    """Return the outputs of the branch that a call chooses. Both branches must have outputs of the
-    same kinds."""
+    """Return the outputs of an If whose branch is chosen at each call. The outputs of both branches
+    must have the same kinds."""
     if condition.size != 1:
         raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
     sides: list[tuple[Carried, ...]] = []

@@ -72,7 +72,7 @@ def conv_transpose(node: Node, data: Value, weight: Value, bias: Value | None = 
 def _transposed_pads(
     node: Node, x: Tensor, strides: tuple[int, ...], whole: list[Any], extra: tuple[int, ...]
 ) -> Sides:
-    """Return the numbers of elements at both ends of each axis that are cut from the result."""
+    """Return how many elements to cut from the result at both ends of each axis."""
     auto, extents = node.text("auto_pad", "NOTSET"), x.shape[2:]
     if node.has("output_shape"):
         asked: tuple[Any, ...] = node.integers("output_shape")[-len(extents) :]
@@ -103,7 +103,7 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
     whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
     bounded((*x.shape[:1], *whole))
     bounded(kernel)
-    axes = []  # for each axis: the place of each tap (rows) and position in the padded image
+    axes = []  # for each axis: index in the padded image of each tap (rows) at each block (columns)
     for n, k, stride, dilation, (low, high) in zip(
         extents, kernel, strides, dilations, pads, strict=True
     ):

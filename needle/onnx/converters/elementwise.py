@@ -51,7 +51,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": ops.tanh,
 }
 
-# All operators in this file that are elementwise and whose operands broadcast from opset 7 on.
+# The elementwise operators of this file. From opset 7 on, their operands broadcast.
 ELEMENTWISE = frozenset(
     {"And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Celu", "Clip",
      "Div", "Add", "Elu", "Equal", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity",
@@ -143,8 +143,8 @@ def power(node: Node, base: Value, exponent: Value) -> Tensor:
     x, y = tensor(base), tensor(exponent)
     if not is_floating(x.dtype) and not is_floating(y.dtype):
         given = ops.cast(y, "int64")
-        # Above 64, powers leave the range, except the powers of 0, 1 and -1, where only the parity
-        # matters.
+        # Powers with exponents above 64 overflow, except those of 0, 1 and -1, which depend only on
+        # the exponent's parity.
         far = ops.add(ops.bitwise_and(given, 1), 64)
         return integer_power(x, ops.where(ops.greater(given, 64), far, given), 7)
     if x.dtype == y.dtype:

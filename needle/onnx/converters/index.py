@@ -47,7 +47,7 @@ def gather_elements(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _cut(x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """Return the part of `x` that `index` can reach along `axis`."""
+    """Cut the other axes of `x` to the extents of `index`, which selects along `axis`."""
     key = tuple(
         slice(None) if i == axis or _same(n, m) else slice(0, m)
         for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
@@ -151,7 +151,7 @@ def one_hot(node: Node, indices: Value, depth: Value, values: Value) -> Tensor:
 
 
 def _whole(value: Value) -> Value:
-    """Return a known value of any dtype as integers."""
+    """Return a known value as int64, and any other value unchanged."""
     return value.astype(np.int64) if isinstance(value, np.ndarray) else value
 
 

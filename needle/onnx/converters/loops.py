@@ -1,11 +1,11 @@
-"""The converter of Loop. It becomes a `needle.scan` if the number of iterations is known before the
-loop, and a `needle.while_loop` if only a call knows it; then the loop cannot have outputs of all
-iterations.
+"""The converter of Loop. A Loop becomes a `needle.scan` if the number of iterations is known before
+the loop. If only a call knows it, the Loop becomes a `needle.while_loop`, which cannot have outputs
+of all iterations.
 
 Values that the body computes only from known values (a counter, most conditions, shapes) are
 computed for all iterations first. They determine the number of iterations and are known after the
-loop. A body that cannot be a cell is unrolled: it carries a sequence, its shapes change from
-iteration to iteration, or it must know a value that only an iteration knows.
+loop. A body is unrolled if it cannot be a cell, because it carries a sequence, its shapes change
+from iteration to iteration, or it must know a value that only an iteration knows.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _while(
 
 
 class _Loop:
-    """A Loop that runs at least once. `fixed` has the numbers of the states that are computed only
+    """A Loop that runs at least once. `fixed` has the indices of the states that are computed only
     from known values; `varying` has the names of the body's other values."""
 
     def __init__(
@@ -208,8 +208,8 @@ class _Loop:
 
     def scanned(self) -> tuple[Any, ...] | None:
         """Compute the results by a `needle.scan`. Return None for a loop whose end depends on a
-        value that only an iteration knows, or whose results are all known. Raises an error of
-        NO_CELL for a body that cannot be a cell."""
+        value that only an iteration knows, or whose results are all known. Raises one of the errors
+        in NO_CELL for a body that cannot be a cell."""
         if self.varying.isdisjoint(self._outputs) and not self.is_open:
             return None
         if self.ends_in_a_call:
@@ -296,7 +296,7 @@ class _Loop:
         return *states, *[self.collected(i, values) for i, values in enumerate(kept)]
 
     def collected(self, number: int, values: list[Value]) -> Value:
-        """Return the stacked values of one scan output of all iterations."""
+        """Return the values of one scan output in all iterations, stacked."""
         if values:
             return stacked(values, 0)
         info = self._body.outputs[1 + len(self._states) + number]

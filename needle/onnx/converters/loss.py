@@ -1,4 +1,4 @@
-"""Converters of losses over classes, which are along axis 1."""
+"""Converters of classification losses. The classes are along axis 1."""
 
 from __future__ import annotations
 

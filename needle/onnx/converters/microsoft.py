@@ -139,7 +139,7 @@ def matmul_nbits(
     groups: Value | None = None,
     bias: Value | None = None,
 ) -> Tensor:
-    """Multiply by a weight of blocks of small integers, where each block has a scale."""
+    """Multiply by a weight that is stored as blocks of small integers, each with a scale."""
     bits, size = node.integer("bits", 4), node.integer("block_size")
     length, width = node.integer("K"), node.integer("N")
     if bits not in (2, 4, 8):
@@ -159,7 +159,7 @@ def matmul_nbits(
             given = ops.cast(_unpacked(given, bits, (width, row))[:, :blocks], dtype)
         return ops.subtract(levels, ops.reshape(given, (width, blocks, 1)))
 
-    # Known values are unpacked now. Compiling these ops only to fold them takes seconds per node.
+    # Unpack known values now: compiling these ops only to fold them would take seconds per node.
     levels = applied(centred, packed, *([] if zeros is None else [zeros]))
     values = ops.multiply(tensor(levels), ops.reshape(tensor(scales), (width, blocks, 1)))
     w = ops.reshape(values, (width, blocks * size))[:, :length]

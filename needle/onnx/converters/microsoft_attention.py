@@ -32,8 +32,8 @@ def _scale(node: Node, q: Tensor) -> float:
 
 
 def _raw(mask: Tensor) -> Tensor:
-    """Return a mask (B, S), (B, L, S) or (B, 1, L, S) as a bool mask of the seen keys with four
-    axes."""
+    """Return a mask (B, S), (B, L, S) or (B, 1, L, S) as a bool mask with four axes, true for keys
+    that are seen."""
     seen = ops.greater(mask, 0)
     if mask.ndim == 2:
         return ops.unsqueeze(seen, (1, 2))
@@ -41,8 +41,8 @@ def _raw(mask: Tensor) -> Tensor:
 
 
 def _by_lengths(mask: Value, batch: Any, keys: Any) -> Tensor:
-    """Return the mask (B, 1, 1, S) of the keys before the ends (B,) of the sequences. If the starts
-    of the sequences follow the ends, keys before the starts are not seen either."""
+    """Return the bool mask (B, 1, 1, S) of the keys before the end of each sequence. `mask` holds
+    the ends (B,). If the starts follow them, keys before the starts are not seen either."""
     numbers = tensor(mask)
     seen = seen_before(numbers[:batch], keys)
     if same(numbers.shape[0], batch):
@@ -116,13 +116,13 @@ def multi_head_attention(
     *others: Value | None,
 ) -> tuple[Any, ...]:
     if any(other is not None for other in others):
-        raise node.unsupported("past_sequence_length and cache_indirection, of shared buffers")
+        raise node.unsupported("past_sequence_length and cache_indirection, for shared buffers")
     heads = node.integer("num_heads")
     q, k, v = _heads_of(node, heads, query, key, value, bias)
     k, v = _with_past(k, past_key), _with_past(v, past_value)
     offset = 0 if past_key is None else past_key.shape[2]
     if mask is not None and mask.ndim == 1 and not same(mask.shape[0], q.shape[0]):
-        raise node.unsupported("key_padding_mask of cumulated lengths, of packed batches")
+        raise node.unsupported("key_padding_mask of cumulative lengths, for packed batches")
     if node.wants(3):
         raise node.unsupported("the output of the products of queries and keys")
     y = _attended(node, q, k, v, mask, added, offset)
@@ -137,8 +137,8 @@ def _heads_of(
     value: Value | None,
     bias: Value | None,
 ) -> tuple[Tensor, ...]:
-    """Return queries, keys and values (B, H, L, E) from the layouts that MultiHeadAttention
-    takes."""
+    """Return queries, keys and values (B, H, L, E) from any of the layouts that MultiHeadAttention
+    accepts."""
     q = tensor(query)
     if key is None:  # (B, L, H, 3, E)
         batch, length = q.shape[:2]
@@ -153,7 +153,7 @@ def _heads_of(
         shift, start = tensor(bias), 0
         for i, part in enumerate(parts):
             width = part.shape[2] if part.ndim == 3 else part.shape[1] * part.shape[3]
-            if part.ndim == 3:  # keys that are given by heads already include the bias
+            if part.ndim == 3:  # keys that are already split into heads include the bias
                 parts[i] = ops.add(part, shift[start : start + width])
             start += width
     return tuple(x if x.ndim == 4 else split_heads(node, x, heads) for x in parts)
@@ -259,8 +259,8 @@ def _grouped(
 
 
 def _written(x: Tensor, past: Tensor, begin: Any, most: Any) -> Tensor:
-    """Write x (B, N, L, E) into the cache `past` (B, N, P, E) from the positions `begin` (B,) on,
-    or from the first. The cache is extended to at least `most` positions."""
+    """Write x (B, N, L, E) into the cache `past` (B, N, P, E), starting at the positions `begin`
+    (B,), or at 0 for an int. The cache is extended to at least `most` positions."""
     batch, length = x.shape[0], x.shape[2]
     if same(past.shape[2], 0):
         past = past[:, :, :0]

@@ -123,7 +123,7 @@ def label_encoder(node: Node, data: Value) -> Tensor:
     values, kind = _listed(node, "values")
     if len(keys) != len(values) or not len(keys):
         raise node.invalid(
-            f"{len(keys)} keys and {len(values)} values are not equally many, or none"
+            f"{len(keys)} keys and {len(values)} values: the numbers must be equal and above 0"
         )
     default = {"floats": -0.0, "int64s": -1}.get(kind, 0)
     default = node.attributes.get(f"default_{kind.removesuffix('s')}", default)
@@ -177,8 +177,8 @@ def feature_vectorizer(node: Node, *inputs: Value) -> Tensor:
 
 @converter("TfIdfVectorizer", since=9)
 def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
-    """Count the occurrences of each listed n-gram in each row, including occurrences that skip the
-    same number of elements between neighbours, up to max_skip_count."""
+    """Count the occurrences of each listed n-gram in each row, including those that skip elements
+    between neighbours: always the same number, at most max_skip_count."""
     if not node.has("pool_int64s"):
         raise node.unsupported("n-grams of strings")
     x, mode = tensor(data), node.text("mode")
@@ -196,7 +196,7 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
         size = grams.shape[1]
         for skip in range(1, 2 + (node.integer("max_skip_count") if size > 1 else 0)):
             found = _occurrences(rows, grams, skip)
-            if found is None:  # nor can larger skips occur
+            if found is None:  # larger skips do not fit either
                 break
             counts.append(found)
             at += places[first : first + len(grams)].tolist()
@@ -218,7 +218,7 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
 
 
 def _grams(node: Node) -> Any:
-    """Yield (n-grams, number of the first n-gram) for each size between the limits."""
+    """Yield (n-grams, index of the first n-gram) for each size between the limits."""
     pool, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
     first = 0
     for size, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool)), strict=True), 1):

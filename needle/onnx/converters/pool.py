@@ -36,8 +36,8 @@ def _spatial(node: Node, data: Value) -> Tensor:
 
 
 def _in_few_axes(node: Node, data: Value, pool: Callable[[Node, Tensor], Any]) -> Any:
-    """Pool over more axes than needle supports if the windows are single elements along some axes.
-    Those axes are merged into the first."""
+    """Pool over more axes than needle supports, if the windows are single elements along some of
+    them. Those axes are merged into the batch axis."""
     x = tensor(data)
     if x.ndim <= 5 or node.wants(1):
         return pool(node, x)
@@ -74,7 +74,7 @@ def _counted(node: Node, x: Tensor, over: Windows) -> list[Any]:
     ):
         rest = n + low + high - span
         count = (rest + stride - 1) // stride + 1 if ceil else rest // stride + 1
-        if ceil and (count - 1) * stride >= n + low:  # it would begin beyond the input
+        if ceil and (count - 1) * stride >= n + low:  # the last would begin beyond the input
             count -= 1
         out.append(count)
     return out

@@ -1,7 +1,7 @@
 """Converters of quantized operators. Their integers x represent (x - zero point) * scale.
 
-Products are summed in int32. The result times the scales, a float32, is rounded (half to even)
-before the zero point is added, as in ONNX Runtime.
+Products are summed in int32. The sum is multiplied by the scales in float32 and rounded (half to
+even) before the zero point is added, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def dequantize_linear(
 
 
 def _held(value: Value) -> str:
-    """Return the dtype of a value's Tensor, where integers of 2 and 4 bits are stored in 8 bits."""
+    """Return the dtype of a value's Tensor, which stores integers of 2 and 4 bits in 8 bits."""
     dtype = dtype_of(value)
     return PACKED[dtype][0] if dtype in PACKED else dtype
 
@@ -95,8 +95,8 @@ def shifted(x: Tensor, zero_point: Value | None) -> Tensor:
 
 
 def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
-    """Return a scale or zero point in a shape that broadcasts. It applies to all of x, to each
-    position along the node's axis, or to blocks along it."""
+    """Reshape a scale or zero point so that it broadcasts. It has one element for all of x, or one
+    for each position or each block of positions along the node's axis."""
     shape = shape_of(value)
     if all(n == 1 for n in shape):
         return tensor(value.reshape(()))
@@ -120,7 +120,7 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
 
 def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tensor:
     """Round float32 numbers `x`, add the `zero_point`, and saturate to `dtype`. Raises
-    UnsupportedError, which names the `node`, for another dtype."""
+    UnsupportedError, which names the `node`, if `dtype` is not supported."""
     if dtype not in (*_SATURATED, *PACKED):
         raise node.unsupported(f"the dtype {dtype}, none of {', '.join((*_SATURATED, *PACKED))}")
     made = ops.round(x)
@@ -151,14 +151,14 @@ def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rows(value: Any) -> Any:
-    """Return a scale or zero point of a matrix's rows in a shape that broadcasts."""
+    """Reshape a scale or zero point of a matrix's rows so that it broadcasts."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())
     return value.reshape((-1, 1)) if value.ndim == 1 else value
 
 
 def _columns(value: Any) -> Any:
-    """Return a scale or zero point of a matrix's columns in a shape that broadcasts."""
+    """Reshape a scale or zero point of a matrix's columns so that it broadcasts."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())
     return value

@@ -32,7 +32,7 @@ def _quantized(node: Node, x: Tensor, scale: Value, zero: Zero, dtype: str) -> T
     return stored(node, ops.divide(x, _number(scale)), moved, dtype)
 
 
-_KNOWN = (1, 2, 4, 5, 6, 7)  # scales and zero points of two tensors and of the result
+_KNOWN = (1, 2, 4, 5, 6, 7)  # inputs: scales and zero points of two operands and of the result
 
 
 @converter("QLinearAdd", domain="com.microsoft", known=_KNOWN)

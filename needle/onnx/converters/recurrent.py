@@ -84,9 +84,9 @@ def _bound(function: Any, alpha: float, beta: float) -> Function:
 
 
 class _Given(NamedTuple):
-    """The inputs of a layer: x (T, B, I), lengths (B,) or None, the initial states (D, B, H) and,
-    for each direction, the weights (I, G H) and (H, G H) and biases (G H,) of the input and of the
-    state."""
+    """The inputs of a layer: x (T, B, I), lengths (B,) or None, and the initial states (D, B, H).
+    For each direction, there are weights and biases of the input, (I, G H) and (G H,), and of the
+    state, (H, G H) and (G H,)."""
 
     x: Tensor
     lengths: Tensor | None
@@ -193,9 +193,9 @@ def _run(node: Node, given: _Given, layer: Layer) -> tuple[Tensor, ...]:
 
 
 class _Places(NamedTuple):
-    """Positions in sequences with lengths: the numbers of the sequences (B,), their lengths (at
-    most T), whether each step (T, B) is before the end, and which step replaces it in the reversed
-    sequence."""
+    """Positions in sequences of different lengths: the indices of the sequences (B,), their lengths
+    (at most T), whether each step (T, B) is before the end, and the step that replaces it in the
+    reversed sequence."""
 
     sequences: Tensor
     lengths: Tensor

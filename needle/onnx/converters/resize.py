@@ -2,7 +2,7 @@
 
 Each element of the result has a position among the input's elements along the axis. The position
 determines the input elements and their weights. Functions take NumPy or `needle.ops` as `xp`,
-because positions along an axis of open size are computed at the call.
+because positions along an axis of open size are computed when the model is called.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Method:
     roi: tuple[float, float] = (0.0, 1.0)  # of this axis, for tf_crop_and_resize
 
     def places(self, at: Any, n: Any, m: Any, scale: Any) -> Any:
-        """Return the positions among `n` elements of the elements `at` of `m`. If `scale` is not
-        the ratio of the sizes, the result's axis counts as n * scale long, not m."""
+        """Return the positions, among `n` input elements, of the elements `at` of the `m` results.
+        If `scale` is not m / n, the result's length counts as n * scale instead of m."""
         kind = self.coordinates
         if kind == "asymmetric":
             return at / scale
@@ -93,8 +93,8 @@ class Method:
         return xp.maximum(xp.minimum(found, n - 1), 0).astype("int64")
 
     def taps(self, xp: Any, place: Any, n: Any, scale: float) -> list[tuple[Any, Any]]:
-        """Return the (elements, weights) whose sum gives each `place` among `n` elements at this
-        `scale`, computed with `xp`."""
+        """Return pairs (elements, weights), computed with `xp`. The value at each `place` among `n`
+        elements is the sum of elements times weights, at this `scale`."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = 2 if self.mode == "cubic" else 1
         first = math.floor(-reach / shrink) + 1
@@ -139,7 +139,7 @@ def resize_by_scales(node: Node, data: Value, scales: Value) -> Tensor:
 
 
 def _old(node: Node) -> Method:
-    """Return the method of Upsample, and of Resize in opset 10, which has only a mode."""
+    """Return the method of Upsample, or of Resize in opset 10. Both have only a mode."""
     return Method(_choice(node, "mode"))
 
 
@@ -274,15 +274,15 @@ def _resized(
 
 
 def _taps(x: Tensor, to: _Resized, how: Method) -> int:
-    """Return the number of weighted elements that an element of the result is computed from."""
+    """Return how many weighted input elements each element of the result is computed from."""
     reach, scale = {"nearest": 0.5, "linear": 1, "cubic": 2}[how.mode], _scale(x, to)
     shrinks = how.antialias and not isinstance(scale, Tensor) and 0 < scale < 1
     return math.ceil(2 * reach / scale if shrinks else 2 * reach)
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:
-    """Sort the axes: axes that shrink come first, because less work remains; among equals the last
-    axis comes first, because rows are vectors."""
+    """Sort the axes. Axes that shrink come first, to leave less work for the others. Among equals
+    the last axis comes first, because along the others, whole rows are vectors."""
     if any(isinstance(n, Expression) for r in resized for n in (r.size, x.shape[r.axis])):
         return list(resized)
     return sorted(resized, key=lambda r: (r.size / max(x.shape[r.axis], 1), -r.axis))
@@ -295,8 +295,8 @@ def _saturated(x: Tensor, dtype: str) -> Tensor:
 
 
 def _along(node: Node, x: Tensor, to: _Resized, how: Method) -> tuple[Tensor, Tensor | None]:
-    """Resize x along one axis. Return the result, and the mask of the elements from outside x, if
-    there can be any."""
+    """Resize x along one axis. Return the result, and the mask of the results whose positions are
+    outside x, or None if there can be none."""
     axis, n, m, scale = to.axis, x.shape[to.axis], to.size, _scale(x, to)
     is_whole = not isinstance(scale, Tensor) and math.isclose(scale, 1) and same(n, m)
     if is_whole and how.roi == (0.0, 1.0):
@@ -330,8 +330,8 @@ def _scale(x: Tensor, to: _Resized) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _index(how: Method, n: int, m: int, scale: float) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return, for mode nearest, the element of each position, and the mask of the positions
-    outside, if there can be any.
+    """Return, for mode nearest, the element of each position, and the mask of the positions outside
+    the input, or None if there can be none.
 
     The computation is in float32, as in ONNX Runtime, because rounding decides between two equally
     near elements.
@@ -350,8 +350,8 @@ def _outside(how: Method, place: Any, n: Any) -> Any:
 def _tables(
     how: Method, n: int, m: int, scale: float, dtype: str, device: Device
 ) -> tuple[tuple[NDArray, ...], np.ndarray | None]:
-    """Return the tables of Resample for m elements among n, and the mask of the positions outside,
-    if there can be any."""
+    """Return the tables of Resample for m elements among n, and the mask of the positions outside
+    the input, or None if there can be none."""
     place = how.places(np.arange(m, dtype="float64"), n, m, scale)
     taps = how.taps(np, place, n, scale)
     elements, weights = (np.stack(each) for each in zip(*taps, strict=True))
@@ -379,8 +379,8 @@ def _by_tables(
 
 
 def _taken(x: Tensor, axis: int, index: np.ndarray) -> Tensor:
-    """Return the elements at an index. If each element occurs equally often, they are repeated
-    instead."""
+    """Return the elements of x at `index` along an axis. If `index` repeats every element equally
+    often, in order, the elements are repeated instead."""
     n, m = x.shape[axis], len(index)
     if m % n == 0 and np.array_equal(index, np.arange(m) // (m // n)):
         return _repeated(x, axis, m // n)
@@ -396,7 +396,7 @@ def _repeated(x: Tensor, axis: int, times: int) -> Tensor:
 def _by_takes(
     x: Tensor, axis: int, m: Any, scale: Any, how: Method
 ) -> tuple[Tensor, Tensor | None]:
-    """Resize x along an axis whose size, before or after, only a call knows."""
+    """Resize x along an axis whose old or new size is known only when the model is called."""
     n = x.shape[axis]
     if how.mode == "nearest" and _repeats(how, scale):
         return _repeated(x, axis, int(scale)), None
@@ -418,7 +418,7 @@ def _by_takes(
 
 
 def _repeats(how: Method, scale: Any) -> bool:
-    """Return whether nearest elements are the input's elements repeated by an integer scale, at any
+    """Return whether mode nearest repeats every input element `scale` times (an integer), for any
     size."""
     if (
         isinstance(scale, Tensor)
@@ -428,7 +428,7 @@ def _repeats(how: Method, scale: Any) -> bool:
     ):
         return False
     times = int(scale)
-    index, _ = _index(how, 8, 8 * times, scale)  # a period is one element
+    index, _ = _index(how, 8, 8 * times, scale)  # the pattern repeats with every input element
     return np.array_equal(index, np.arange(8 * times) // times)
 
 

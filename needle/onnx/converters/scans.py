@@ -42,7 +42,8 @@ def scanned(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run a loop over sequences `xs` with the steps on axis 0. Return the last states and the
     stacked outputs. `step`, the initial `states`, `length` and `reverse` have the roles of
-    `needle.scan`'s arguments. Raises an error of NO_CELL for a step that cannot be a cell."""
+    `needle.scan`'s arguments. Raises one of the errors in NO_CELL for a step that cannot be a
+    cell."""
 
     def cell(now: Any, slices: Any) -> Any:
         after, outputs = step(now, slices or ())
@@ -66,8 +67,8 @@ def unknown_names(scope: Scope, body: Graph) -> set[str]:
 
 
 def keep(kept: Sequence[list[Value]], made: Iterable[Value]) -> None:
-    """Add the values `made` by an iteration to the lists `kept` of all iterations, within the
-    budget."""
+    """Append the values that an iteration `made` to the lists `kept`. Raises UnsupportedError
+    beyond the budget."""
     for values, value in zip(kept, made, strict=True):
         values.append(value)
         budget.bounded((len(values), *value.shape))
@@ -101,7 +102,7 @@ def _scan(
     sequences: Sequence[Value],
     backward: Sequence[bool],
 ) -> list[Value]:
-    """Return the last states, then the stacked outputs of all steps, of a Scan over axis 0."""
+    """Run a Scan over axis 0. Return the last states, then the stacked outputs of all steps."""
     body, count = node.graph("body"), len(states)
     lengths = [x.shape[0] for x in sequences]
     if not all(same(n, lengths[0]) for n in lengths):
@@ -196,8 +197,8 @@ def _turned(value: Any, back: bool) -> Any:
 def scan_batches(
     node: Node, scope: Scope, lengths: Value | None, *inputs: Value
 ) -> tuple[Value, ...]:
-    """Convert the opset 8 form of Scan: batches on axis 0, each with separate states, and steps on
-    axis 1."""
+    """Convert the opset 8 form of Scan. Axis 0 has the batches, which have separate states, and
+    axis 1 the steps."""
     body, count = node.graph("body"), node.integer("num_scan_inputs")
     states, sources = _divided(node, body, inputs, count)
     backward = node.integers("directions", (0,) * count)

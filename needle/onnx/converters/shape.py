@@ -60,8 +60,8 @@ def reshape(node: Node, data: Value, shape: Value | None = None) -> Tensor:
 
 
 def reshaped(node: Node, data: Value, shape: Value | None) -> tuple[Any, ...]:
-    """Return the shape that Reshape (`node`) gives `data`; `shape` is its input. One extent may be
-    -1. Raises ModelError for a 0 beyond the axes of `data`."""
+    """Return the shape of the result of Reshape (`node`) for its inputs `data` and `shape`. One
+    extent may be -1. Raises ModelError for a 0 beyond the axes of `data`."""
     before = shape_of(data)
     asked = list(known_integers(node, shape, "the shape"))
     if not node.flag("allowzero", False):
@@ -121,8 +121,9 @@ def split(node: Node, data: Value, extents: Value | None = None) -> tuple[Tensor
 
 
 def split_extents(node: Node, extent: Any, given: Value | None) -> list[Any]:
-    """Return the extents of the parts into which Split (`node`) divides an axis of `extent`;
-    `given` is its input. Raises ModelError if the number of outputs does not fit."""
+    """Return the extents of the parts into which Split (`node`) divides an axis of `extent`.
+    `given` is its input with the extents. Raises ModelError if the number of outputs does not
+    fit."""
     if given is not None:
         return list(known_integers(node, given, "the sizes of the parts"))
     if node.has("split"):

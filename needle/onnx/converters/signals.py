@@ -88,7 +88,7 @@ def stft(
     if length is not None:
         n = known_integer(node, length, "frame_length")
     if isinstance(n, Expression) or n < 1 or hop < 1:
-        raise node.unsupported(f"frames of {n} elements, {hop} apart; both must be fixed, above 0")
+        raise node.unsupported(f"frames of {n} elements, {hop} apart; both must be fixed and > 0")
     check_length(node, n)
     if window is not None and tuple(window.shape) != (n,):
         raise node.invalid(f"a window of shape {tuple(window.shape)} does not fit frames of {n}")

@@ -92,7 +92,7 @@ class Trees:
         return at
 
     def _true(self, x: Tensor, at: Tensor) -> Tensor:
-        """Return whether rows answer the decisions `at` (rows, trees) with yes."""
+        """Return whether each row answers yes at the nodes `at` (rows, trees)."""
 
         def own(table: np.ndarray) -> Tensor:
             return ops.take(make_const(table), at, 0)
@@ -176,7 +176,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
 
 
 def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
-    """Return the values of each MEMBER node, from a list in which NaN ends the values of a node."""
+    """Return the values of each MEMBER node, from a list in which NaN ends each node's values."""
     at = np.flatnonzero(modes == "MEMBER")
     if not len(at):
         return None
@@ -205,7 +205,7 @@ def _operand(data: Value) -> Tensor:
 
 def _listed(node: Node, what: str, width: int) -> Trees:
     """Return the trees from the node lists of the older operators. Leaves add `{what}_weights` to
-    `{what}_ids`, which are below `width`."""
+    the targets `{what}_ids`, which are below `width`."""
     keys = list(zip(node.integers("nodes_treeids"), node.integers("nodes_nodeids"), strict=True))
     place = {key: i for i, key in enumerate(keys)}
     modes = node.texts("nodes_modes")
@@ -289,7 +289,7 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 def _of_two(
     node: Node, labels: np.ndarray, scores: Tensor, named: int, base: tuple[float, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return labels and scores of two classes from the score of the class that leaves name: a
+    """Return labels and scores of two classes from the score of the class that leaves name. It is a
     probability if no weight is negative, else a number whose sign decides."""
     if len(base) > 1 or (base and named):
         raise node.unsupported(f"{len(base)} base_values where leaves name only class {named}")

@@ -58,7 +58,7 @@ def affine_grid(node: Node, theta: Value, size: Value) -> Tensor:
 
 @converter("RoiAlign", since=10)
 def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Tensor:
-    """Return the mean or maximum of elements at points in each region's cells (He et al. 2017)."""
+    """Return the mean or maximum of values at points in each region's cells (He et al. 2017)."""
     x, mode = tensor(data), node.text("mode")
     if mode not in ("avg", "max"):
         raise node.invalid(f"mode {mode!r} is neither avg nor max")
@@ -212,8 +212,8 @@ def non_max_suppression(
     iou_threshold: Value | None = None,
     score_threshold: Value | None = None,
 ) -> np.ndarray:
-    """Return the indices (batch, class, box) of the boxes that do not overlap a better box of their
-    class too much."""
+    """Return the indices (batch, class, box) of the boxes that do not overlap too much with a
+    better box of their class."""
     data_dependent(node)
     corners, found = (tensor(v).numpy().astype("float32") for v in (boxes, scores))
     count, overlap, least = (
@@ -243,8 +243,8 @@ def _corners(boxes: np.ndarray, is_centre: bool) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the ratios of intersection to union of a box with each of the others; 0 if either has
-    no area."""
+    """Return the ratios of intersection to union of a box with each of `others`; 0 if either box
+    has no area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = np.prod(np.maximum(sides, 0), 1)
     area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], 1)
@@ -294,7 +294,7 @@ def deform_conv(
 
 
 def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, ...]) -> Any:
-    """Yield the rows of all taps before their displacement, then the columns: each (taps, *out)."""
+    """Yield the rows and then the columns of all taps before displacement, each (taps, *out)."""
     strides, dilations = of_axes(node, "strides", 2), of_axes(node, "dilations", 2)
     tap = np.indices(kernel).reshape(2, -1, 1, 1)
     cell = np.indices(out)[:, None]

@@ -1,8 +1,8 @@
-"""Element types: ONNX's codes of needle's dtypes, and the dtypes of ONNX Runtime's CPU kernels.
+"""Element types: ONNX's codes for needle's dtypes, and the dtypes of ONNX Runtime's CPU kernels.
 
 ONNX often allows an operator more dtypes than any runtime implements. An operator without a kernel
-for a dtype is therefore computed in a wider dtype, as needle does, too: halves in float32, and
-small integers in int32, whose low bits are kept. `tests/needle/onnx` compares the table with the
+for a dtype is therefore computed in a wider dtype, as in needle: float16 in float32, and small
+integers in int32, of which the low bits are kept. `tests/needle/onnx` compares the table with the
 kernels that ONNX Runtime registers.
 """
 

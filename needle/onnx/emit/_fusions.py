@@ -1,4 +1,4 @@
-"""Fuse sums with the operators whose results they add to: a Linear becomes one Gemm, a convolution
+"""Fuse sums with the operators that compute their terms: a Linear becomes one Gemm, a convolution
 gets its bias, and a BatchNorm with known statistics becomes one BatchNormalization."""
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _with_bias(s: Site, product: Node, bias: Node) -> Value | None:
 
 
 def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
-    """Fuse the form that `ops.batch_norm` makes: x * scale + (bias - mean * scale) with scale =
-    weight / sqrt(variance + eps), all vectors along the last axis."""
+    """Fuse the form that `ops.batch_norm` has: x * scale + (bias - mean * scale) with scale =
+    weight / sqrt(variance + eps), where all but x are vectors along the last axis."""
     if not isinstance(shift.op, ops.Subtract) or shift.spec.ndim != 1:
         return None
     x, scale = product.input_nodes

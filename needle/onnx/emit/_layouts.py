@@ -1,5 +1,5 @@
-"""Layouts: needle's ops have channels last, ONNX has them second. Also convolutions, which need
-both."""
+"""Convert between layouts: needle's ops have channels last, ONNX has them second. Convolutions,
+which need both layouts, are written here, too."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def convolved(s: Site, node: Node, bias: Value | None) -> Value:
 
 
 def _border(s: Site, image: Node) -> list[int] | None:
-    """Return the pads of a Conv that replace a Pad of an image with zeros that nothing else reads,
-    else None."""
+    """Return the pads with which a Conv can replace `image`, if it is a Pad with zeros that nothing
+    else reads. Return None otherwise."""
     if not isinstance(image.op, Pad) or len(s.users[image]) != 1 or image.op.value != 0:
         return None
     batch, rows, columns, channels = image.op.padding

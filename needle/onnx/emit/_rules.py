@@ -20,8 +20,8 @@ RULES: dict[type[OpRules], Rule] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """The place where a rule is applied: the writer, the traced node, the values of nodes, and the
-    readers of each node."""
+    """The context of a rule: the writer, the traced node, the values of nodes, and the readers of
+    each node."""
 
     w: Writer
     node: Node
@@ -55,7 +55,7 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
 
 
 def find(op: OpRules) -> Rule | None:
-    """Return the rule of an `op`: the rule in the table, or the op's own method `emit_onnx`."""
+    """Return the rule for an `op`: the rule in the table, or the op's own method `emit_onnx`."""
     return RULES.get(type(op)) or op.emit_onnx
 
 
@@ -66,7 +66,7 @@ def written(
     and `users` are as in `Site`."""
     op, rule = node.op, None if node.op is None else find(node.op)
     if op is None or rule is None:
-        raise RuntimeError(f"no rule for {op}")  # such ops are refused earlier
+        raise RuntimeError(f"no rule for {op}")  # such ops are rejected earlier
     w.begin(node.scope or "", op.name)
     if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
         empty = [w.full(0, spec.dtype, spec.shape) for spec in node.specs]

@@ -18,8 +18,8 @@ def with_ones(shape: Shape, axes: Sequence[int]) -> list[Any]:
 
 
 def unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
-    """Return the axis of extent 1 that is the only difference of the shapes: it is new in `after`,
-    or removed from `before`. Return None if the shapes differ in another way."""
+    """Return the axis of extent 1 that is the only difference between the shapes: it is new in
+    `after`, or removed from `before`. Return None if the shapes differ in another way."""
     longer, shorter = (after, before) if len(after) > len(before) else (before, after)
     if len(longer) != len(shorter) + 1:
         return None
@@ -32,8 +32,8 @@ def unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
 
 def reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
     """Return the target shape of a Reshape from `old` to `new`, and whether a 0 in it means no
-    elements. An extent that stays is 0 and one that follows from the others is -1, so that few
-    sizes must be computed."""
+    elements. Otherwise 0 stands for an extent that stays, and -1 for one that follows from the
+    others, so that few sizes must be computed."""
     if any(same(n, 0) for n in new):
         return list(new), True
     target = list(new)

@@ -1,4 +1,4 @@
-"""Write expressions of dims, whose values are known when the graph runs, as nodes."""
+"""Write expressions of dims as nodes that compute their values when the graph runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Nodes(Protocol):
 
 class Sizes:
     """The values of expressions, each computed once. `sources` has (input, axis, factor, offset)
-    for each dim: this axis of the input has factor * dim + offset elements."""
+    for each dim: the axis of the input has factor * dim + offset elements."""
 
     def __init__(self, writer: Nodes) -> None:
         self._writer = writer

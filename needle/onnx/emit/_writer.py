@@ -48,7 +48,7 @@ class Writer:
         self.opset = opset
         self.root: Writer = self if outer is None else outer.root
         self.nodes: list[Written] = []
-        self.inputs: list[Value] = []  # of a subgraph
+        self.inputs: list[Value] = []  # only for a subgraph
         self.outputs: list[Value] = []
         self.arrays: dict[str, Any] = {}  # the arrays that nodes read, by name
         self.sizes = Sizes(self)
@@ -136,9 +136,9 @@ class Writer:
         or several if `dtype` is a tuple.
 
         Input number `data` determines the dtype of the elements. If the operator has no kernel for
-        it, this and later inputs of the dtype are widened and the results narrowed again. A result
-        has this dtype, unless `dtype` names another. `shape` is the shape of the first result, for
-        rules that read it later.
+        this dtype, that input and later ones of the dtype are widened, and the results are narrowed
+        again. Results have this dtype, unless `dtype` names another. `shape` is the shape of the
+        first result, for rules that read it later.
         """
         own = inputs[data].dtype if inputs else ""  # type: ignore[union-attr]
         wide = computed_in(op_type, own)
@@ -216,7 +216,7 @@ class Writer:
             return self.array(x.array.reshape(shape), x.name)
         source, order = self._source.get(x.name, (x, ()))
         unit = unit_axis(x.shape, shape) if order and x.shape is not None else None
-        if unit is not None:  # reshape first, so that the transpose may meet its inverse
+        if unit is not None:  # reshape first, so that the transpose can cancel its inverse
             at, extents = order[unit], list(source.extents)
             if len(shape) > len(order):
                 extents.insert(at, 1)

@@ -75,8 +75,8 @@ def put(s: Site, x: Value, index: Value, source: Value) -> Value:
 
 
 def _last_at(w: Writer, base: Value, index: Value, updates: Value) -> Value:
-    """Return `base` with its rows at the index replaced. ONNX leaves open which of several updates
-    of a row wins, so the number of the last update is computed first."""
+    """Return `base` with its rows at the index replaced. ONNX does not define which of several
+    updates of a row wins, so the number of the last update is computed first."""
     extent, count = base.extents[0], updates.extents[0]
     numbers = counting(w, count)
     last = added_at(w, w.full(-1, "int64", (extent,)), index, numbers, "max")

@@ -1,4 +1,4 @@
-"""Rules of elementwise functions of two or three tensors, which broadcast."""
+"""Rules for elementwise functions of two or three tensors, which broadcast."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
 
 @rule(ops.Atan2)
 def atan2(s: Site, a: Value, b: Value) -> Value:
-    """Write atan(a / b), turned by pi where b is below 0 or is -0. If both numbers are infinite,
+    """Write atan(a / b), rotated by pi where b is below 0 or is -0. If both numbers are infinite,
     they are replaced by their signs."""
     w, dtype = s.w, s.out.dtype
     wide = "float64" if dtype == "float64" else "float32"

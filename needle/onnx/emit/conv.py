@@ -1,5 +1,5 @@
-"""Rules of convolutions and their gradients. Without a kernel in ONNX Runtime (float64, integers),
-they are matrix products, as on needle's devices."""
+"""Rules for convolutions and their gradients. If ONNX Runtime has no kernel (float64, integers),
+they become matrix products, as on needle's devices."""
 
 from __future__ import annotations
 

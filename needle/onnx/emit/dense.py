@@ -1,4 +1,4 @@
-"""The rule of matrix products."""
+"""The rule for matrix products."""
 
 from __future__ import annotations
 

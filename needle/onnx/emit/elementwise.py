@@ -1,4 +1,4 @@
-"""Rules of elementwise functions of one tensor."""
+"""Rules for elementwise functions of one tensor."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def log1p(s: Site, x: Value) -> Value:
 
 
 def _log1p(w: Writer, x: Value) -> Value:
-    """Write ln(1 + x), near 0 with a term for the rounding error of 1 + x (Kahan; Goldberg
+    """Write ln(1 + x). Near 0, a term corrects the rounding error of 1 + x (Kahan; Goldberg
     1991)."""
     one = like(w, x, 1)
     sum_ = w.op("Add", x, one)
@@ -150,8 +150,8 @@ def softplus(s: Site, x: Value) -> Value:
 
 @rule(ops.Erfinv)
 def erfinv(s: Site, x: Value) -> Value:
-    """Write erfinv by Giles 2012, "Approximating the erfinv function", and in float64 two Newton
-    steps on the error erf(y) - x."""
+    """Write erfinv as in Giles 2012, "Approximating the erfinv function". In float64, two Newton
+    steps on the error erf(y) - x follow."""
     w, x = s.w, floats(s, x)
     one = like(w, x, 1)
     product = w.op("Mul", w.op("Sub", one, x), w.op("Add", one, x))
@@ -308,7 +308,7 @@ def clip(s: Site, x: Value) -> Value:
     x = w.cast(x, dtype)
     if low is None and high is None:
         return x
-    if low is None or high is None:  # ONNX Runtime's Clip would also cut infinities
+    if low is None or high is None:  # ONNX Runtime's Clip would also clip infinities
         op_type, bound = ("Min", high) if low is None else ("Max", low)
         return w.op(op_type, x, w.constant(bound, dtype))
     made: Value = w.node("Clip", x, *(w.constant(b, dtype) for b in (low, high)), shape=x.shape)

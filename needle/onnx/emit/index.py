@@ -1,4 +1,4 @@
-"""Rules that read and write elements by an index, and that make indices."""
+"""Rules for ops that read and write elements by an index, and for ops that compute indices."""
 
 from __future__ import annotations
 

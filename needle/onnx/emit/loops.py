@@ -1,4 +1,4 @@
-"""Rules of loops and conditions, whose bodies are subgraphs: Scan, Loop and If."""
+"""Rules for loops and conditions, whose bodies are subgraphs: Scan, Loop and If."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .recurrent import layer
 
 
 def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
-    """Write a body for these inputs and return its outputs."""
+    """Write the nodes of a body on these inputs and return its outputs."""
     specs = body.specs()
     nodes = [Node(spec, False, "") for spec in specs]
     for number, step in body.numbered():
@@ -30,14 +30,14 @@ def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
         users[nodes[number]].append(None)
     values: dict[Node, Any] = dict(zip(nodes, inputs, strict=False))
     for node in nodes:
-        if node not in values:  # a rule may write its reader too
+        if node not in values:  # a rule may also write the op that reads its result
             values[node] = written(w, node, values, users)
     return [values[nodes[number]] for number in body.outputs]
 
 
 @rule(ops.Scan)
 def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
-    """Write a Scan without the results that nothing reads; a trace keeps results for gradients."""
+    """Write a Scan without unused results. A traced scan also returns results for its gradient."""
     w, count, used = s.w, s.op.states, _used(s)
     found = None if same(s.op.length, 0) else layer(s, used)
     if found is not None:
@@ -66,7 +66,7 @@ def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
 
 
 def _used(s: Site) -> list[int]:
-    """Return the numbers of the results that are read."""
+    """Return the indices of the results that are read."""
     users = s.users[s.node]
     if all(user is not None and isinstance(user.op, ops.TupleGetItem) for user in users):
         return sorted({user.op.index % len(s.out) for user in users})  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Rules of ops that move, repeat or spread elements."""
+"""Rules for ops that move, repeat or spread elements."""
 
 from __future__ import annotations
 

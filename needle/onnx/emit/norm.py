@@ -1,4 +1,4 @@
-"""Rules of normalizations."""
+"""Rules for normalizations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .elementwise import floats, like, rounded
 @rule(ops.Normalize)
 def normalize(s: Site, x: Value) -> Value:
     """Write an InstanceNormalization over all axes after the second, or a LayerNormalization over
-    the last axis; other cases are composed."""
+    the last axis; in other cases, write the elementary operators."""
     w, dtype = s.w, s.out.dtype
     axes = tuple(sorted(normalize_axes("normalize", s.op.axes, x.ndim)))
     x = w.cast(x, dtype)

@@ -1,4 +1,4 @@
-"""Rules of pooling."""
+"""Rules for pooling."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _pool(s: Site, op_type: str, x: Value, fill: float, **attributes: Any) -> Va
     w, window = s.w, s.op.window
     padding = window.padding
     if any(pad >= kernel for pad, kernel in zip(padding, window.kernel, strict=True)):
-        x, padding = _padded(w, x, padding, fill), (0, 0)  # ONNX Runtime refuses such padding
+        x, padding = _padded(w, x, padding, fill), (0, 0)  # ONNX Runtime rejects such padding
     made: Value = w.node(
         op_type,
         first(w, x),

@@ -1,8 +1,8 @@
-"""Rules of recurrent layers: scans that are equivalent to ONNX's LSTM, GRU and RNN.
+"""Rules for recurrent layers: scans that are equivalent to ONNX's LSTM, GRU and RNN.
 
-ONNX's operators include the weights of the input. They return h of all steps, but c only of the
-last step. So a product that made the sequence becomes part of the operator, and a scan whose c of
-all steps is read remains a Scan.
+ONNX's operators multiply the input by its weights themselves, so the product that computes the
+scan's sequence becomes part of the operator. They return h of all steps, but c only of the last
+step, so a scan whose c of all steps is read remains a Scan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Projection(NamedTuple):
 
 
 def _projection(node: Node) -> _Projection | None:
-    """Return the product that made a projected sequence (T, B, gates * H), or None."""
+    """Return the product that computes a projected sequence (T, B, gates * H), or None."""
     bias, dtype = None, node.spec.dtype
     if isinstance(node.op, ops.Add):
         product, bias = node.input_nodes
@@ -51,13 +51,13 @@ def _projection(node: Node) -> _Projection | None:
 
 def _weight(w: Writer, value: Value, order: Sequence[int]) -> Value:
     """Convert a weight (features, gates * H) to ONNX's layout (1, gates * H, features), with the
-    gates in another order."""
+    gates in the given `order`."""
     turned = _gates(w, w.transpose(value, (1, 0)), order)
     return w.unsqueeze(turned, 0)
 
 
 def _gates(w: Writer, value: Value, order: Sequence[int]) -> Value:
-    """Return the gates along the first axis in another order."""
+    """Return the gates along the first axis in the given `order`."""
     rows, *rest = value.extents
     apart = w.reshape(value, (len(order), rows // len(order), *rest))
     if apart.array is not None and apart.folds:
@@ -83,8 +83,8 @@ _Layer = Callable[[Site, _Projection, bool], list[Value]]
 
 
 def layer(s: Site, used: Collection[int]) -> tuple[Value, ...] | None:
-    """Write a Scan at `s` as a layer operator of ONNX, if it is one, and return its results. Only
-    the results in `used` are read. Return None for another Scan."""
+    """Write a Scan at `s` as a recurrent operator of ONNX, if it is equivalent to one, and return
+    its results. Return None for any other Scan. Only the results in `used` are read."""
     steps, states = s.op.body.steps, s.op.states
     write = next((write for body, write in _LAYERS if steps == body.steps), None)
     if write is None:
@@ -150,8 +150,8 @@ def _operator(
     reverse: bool,
     **attributes: Any,
 ) -> list[Value]:
-    """Write a layer that includes the product of its input. Return its outputs of all steps (T, 1,
-    B, H) and its last states (1, B, H)."""
+    """Write a layer `operator` that also multiplies its input by the weights. Return its outputs at
+    all steps (T, 1, B, H) and its last states (1, B, H)."""
     w, state = s.w, _weight(s.w, weight, order)
     if reverse:
         attributes["direction"] = "reverse"
@@ -171,7 +171,7 @@ def _operator(
 
 
 def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]:
-    """Return the two terms of a bias that is a sum; the operators have two biases."""
+    """Return the two terms of a bias that is a sum, because the operators have two biases."""
     if bias is None:
         return None, None
     parts = bias.input_nodes if isinstance(bias.op, ops.Add) else ()

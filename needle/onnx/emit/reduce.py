@@ -1,4 +1,4 @@
-"""Rules of reductions, and of softmax and related functions."""
+"""Rules for reductions, and for softmax and related functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def summation(s: Site, x: Value) -> Value:
 @rule(ops.Mean)
 def mean(s: Site, x: Value) -> Value:
     x, axes = s.w.cast(x, s.out.dtype), _axes(s, x)
-    if any(same(x.extents[a], 0) for a in axes):  # ONNX leaves the result open
+    if any(same(x.extents[a], 0) for a in axes):  # ONNX does not define the result
         return s.w.full(nan, s.out.dtype, s.out.shape)
     return s.w.reduce("ReduceMean", x, axes, s.op.keepdims)
 

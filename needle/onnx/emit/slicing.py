@@ -1,4 +1,4 @@
-"""Rules of basic indexing: read and write slices."""
+"""Rules for basic indexing: read and write slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of sorting, searching and running totals."""
+"""Rules for sorting, searching and running totals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def cumsum(s: Site, x: Value) -> Value:
 
 
 def _running(s: Site, start: float, xs: list[Value], step: Any) -> Value:
-    """Return the states of step(w, state, *slices) from `start` on."""
+    """Return the states that step(w, state, *slices) returns, starting with the state `start`."""
     w, axis = s.w, s.op.axis % xs[0].ndim
     rest = [n for a, n in enumerate(xs[0].extents) if a != axis]
     begin = w.full(start, xs[0].dtype, rest)

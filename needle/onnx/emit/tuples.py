@@ -1,5 +1,5 @@
-"""Rules of tuples of tensors, which are not values of a graph, and of ops that join and split
-tensors."""
+"""Rules for tuples of tensors, which are not values in an ONNX graph, and for ops that join and
+split tensors."""
 
 from __future__ import annotations
 

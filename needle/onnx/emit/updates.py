@@ -1,4 +1,4 @@
-"""Rules of optimizer steps, by the formulas of the ops."""
+"""ONNX export rules for optimizer steps, generated from the ops' own formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of sliding windows over images."""
+"""Rules for sliding windows over images."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def windows(w: Writer, x: Value, window: Any, counts: Any, value: Any) -> Value:
 
 
 def overlapped(w: Writer, x: Value, window: Any, size: Any) -> Value:
-    """Sum windows `x` (N, rows, columns, kh, kw, C) where they overlap, to (N, *`size`, C) in the
-    graph of `w`. `window` is their geometry."""
+    """Put windows `x` (N, rows, columns, kh, kw, C) back into images (N, *`size`, C), adding them
+    where they overlap, in the graph of `w`. `window` is their geometry."""
     n, *counts, _, _, c = x.extents[:3] + x.extents[3:]
     rows, columns = (_places(w, count, window, i) for i, count in enumerate(counts[:2]))
     high, wide = window.padded(size)

@@ -115,7 +115,7 @@ def softplus(node: Node, x: Value, beta: Number = 1, threshold: Number = 20) -> 
 
 @converter("aten.threshold")
 def threshold(node: Node, x: Value, threshold: Number, value: Number) -> Tensor:
-    """Return x where it is above the threshold or NaN, else a value."""
+    """Return x where it is above the threshold or NaN, else `value`."""
 
     def of(x: Tensor) -> Tensor:
         below = ops.less_equal(x, cast(threshold, x.dtype))

@@ -57,7 +57,7 @@ def multiply(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.div", "aten.true_divide")
 def divide(node: Node, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
-    """Divide. The quotient is a float, or rounded towards 0 or -inf in the operands' dtype."""
+    """Return a float quotient or, in the operands' dtype, one rounded towards 0 or -inf."""
     if rounding_mode is None:
         return arithmetic(node, ops.divide, x, other)
     if rounding_mode == "floor":
@@ -79,7 +79,7 @@ def floor_divide(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.remainder", "prims.remainder")
 def remainder(node: Node, x: Any, other: Any) -> Tensor:
-    """Return the remainder of operands that are first rounded to the result's dtype, also a number
+    """Return the remainder. The operands are first rounded to the result's dtype, even a number
     that is combined with a half-precision tensor."""
     return ops.remainder(cast(x, node.dtype), cast(other, node.dtype))
 
@@ -97,8 +97,8 @@ def square(node: Node, x: Value) -> Tensor:
 
 @converter("aten.pow", "prims.pow")
 def power(node: Node, base: Any, exponent: Any) -> Tensor:
-    """Raise to powers. Integer powers are modulo the dtype's range; a negative exponent gives 0 for
-    all bases except 1 and -1."""
+    """Raise to powers. Integer powers wrap around; a negative exponent gives 0 for all integer
+    bases except 1 and -1."""
     if node.dtype not in FLOATING:
         return _integer_power(cast(base, node.dtype), exponent)
     if isinstance(exponent, (bool, int, float)):

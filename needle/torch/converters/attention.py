@@ -144,7 +144,7 @@ def attended(
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Repeat each head of x (..., G, S, D), adjacent to itself, to `heads` heads in total."""
+    """Repeat the heads of x (..., G, S, D) to `heads` in total; a head's copies are adjacent."""
     *lead, groups, length, features = x.shape
     if groups == heads:
         return x

@@ -55,7 +55,7 @@ def embedding_bag(
 
 
 def _bag_size(places: Tensor, offsets: Value, include_last: bool) -> int | None:
-    """Return the common number of elements of all bags, or None if it is unknown, varies or is
+    """Return the number of elements that every bag has, or None if it is unknown, varies or is
     0."""
     if not is_known(offsets) or not isinstance(places.shape[0], int):
         return None

@@ -73,7 +73,7 @@ def copy_sign(node: Node, x: Any, sign: Any) -> Tensor:
 
 @converter("aten.nextafter", "prims.nextafter")
 def next_after(node: Node, x: Any, target: Any) -> Tensor:
-    """Return the number of the dtype that follows x in the direction of a target."""
+    """Return the dtype's next number after x in the direction of `target`."""
     a, b = (cast(each, node.dtype) for each in (x, target))
     bits = bits_of(a)
     grows = ops.equal(ops.greater(b, a), ops.greater(a, 0))

@@ -140,7 +140,7 @@ def prod(node: Node, x: Operand, dtype: str | None = None) -> Complex:
 
 
 def _product_along(node: Node, x: Complex, axis: int) -> Complex:
-    """Multiply the elements along an axis by halving: one half of the axis times the other."""
+    """Multiply the elements along an axis, by repeatedly multiplying its halves."""
     n = x.real.shape[axis]
     if isinstance(n, Expression):
         raise node.unsupported(f"a product of {n} complex numbers, which dims leave open")

@@ -18,7 +18,7 @@ Operand = Any  # a Complex, a tensor or a number
 
 
 def pair(node: Node, value: Operand, dtype: str | None = None) -> Complex:
-    """Return an operand (`value`) as a Complex of the dtype of `node`, or of `dtype`."""
+    """Return an operand (`value`) as a Complex with the dtype of `node`, or with `dtype`."""
     real = real_dtype(dtype or node.dtype)
     return Complex(cast(part(value, 0), real), cast(part(value, 1), real))
 
@@ -29,7 +29,7 @@ def is_real(value: Operand) -> bool:
 
 
 def widest(*operands: Operand) -> str:
-    """Return the dtype of parts in which `operands` are compared."""
+    """Return the real dtype in which the parts of `operands` are compared."""
     found = {part(each, 0).dtype for each in operands if isinstance(each, Complex)}
     reals = {tensor(each).dtype for each in operands if is_tensor(each)}
     return "float64" if "float64" in found | reals else "float32"
@@ -38,8 +38,7 @@ def widest(*operands: Operand) -> str:
 @converter("aten.view_as_complex", "aten.view_as_complex_copy")
 @complex_converter("aten.view_as_complex", "aten.view_as_complex_copy", OF_PARTS)
 def view_as_complex(node: Node, x: Value) -> Complex:
-    """Return the complex numbers whose parts are along the last axis of `x` (..., 2) of a
-    `node`."""
+    """Return a `node`'s complex numbers, whose parts are along the last axis of `x` (..., 2)."""
     if isinstance(x, np.ndarray):
         return Complex(tensor(x[..., 0]), tensor(x[..., 1]))
     return Complex(x[..., 0], x[..., 1])

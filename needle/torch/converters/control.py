@@ -1,7 +1,7 @@
 """Converters of control flow: conditions, loops, scans and maps.
 
 In a trace they become needle's `cond`, `while_loop` and `scan`. An eager call runs the branch that
-the condition's value chooses, and a loop until its condition is false.
+the condition selects, and runs a loop until its condition is false.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Converters of operators that create tensors from numbers and sizes.
 
-PyTorch computes tensors of fixed sizes when a model is loaded; these converters serve open sizes.
+PyTorch computes tensors of fixed sizes when a model is loaded; these converters are for open sizes.
 """
 
 from __future__ import annotations

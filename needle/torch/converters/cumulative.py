@@ -15,7 +15,7 @@ from ..registry import converter
 def _along(
     node: Node, x: Value, dim: int, scan: Callable[[Tensor, int], Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    """Apply a scan in the result's dtype; halves are computed in float32."""
+    """Apply a scan in the result's dtype; half precision is computed in float32."""
     made = ops.cast(scan(with_axis(wide(cast(x, node.dtype))), dim), node.dtype)
     return made if shape else ops.reshape(made, ())
 

@@ -1,5 +1,5 @@
-"""Converters of matrix products. Products of halves are summed in float32 and rounded. Terms are
-added to them in float32."""
+"""Converters of matrix products. Products of half-precision matrices are summed in float32 and
+rounded. Other terms are then added in float32."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..registry import converter
 
 
 def product(a: Value, b: Value) -> Tensor:
-    """Return `a` @ `b`. A product of halves is computed on halves, which GPUs support, and returned
-    as float32."""
+    """Return `a` @ `b`. Half-precision operands are multiplied without a cast, because GPUs support
+    them; their product is returned as float32."""
     return wide(ops.matmul(tensor(a), tensor(b)))
 
 
@@ -28,8 +28,8 @@ def _scaled(x: Tensor, factor: Number) -> Tensor:
 
 
 def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) -> Tensor:
-    """Return beta * added + alpha * made. If beta is 0, `added` is left out, with its NaN and
-    infinities."""
+    """Return beta * added + alpha * made. If beta is 0, `added` is not read, so its NaN and
+    infinities have no effect."""
     made = _scaled(made, alpha)
     if beta != 0 and (is_floating(made.dtype) or int(beta) != 0):
         made = ops.add(made, _scaled(cast(added, made.dtype), beta))
@@ -136,7 +136,7 @@ def trilinear(
     summed: tuple[int, ...],
     unroll: int = 1,
 ) -> Tensor:
-    """Sum the products of three tensors, each of which lacks some axes, as matrix products."""
+    """Sum the products of three tensors, each of which may lack some axes, by matrix products."""
     axes = range(len(a.shape) + len(new_a))
     names = [
         "".join(chr(ord("a") + axis) for axis in axes if axis not in gone)

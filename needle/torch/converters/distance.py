@@ -16,15 +16,15 @@ from ..registry import converter
 
 @converter("aten._cdist_forward", "aten.cdist")
 def cdist(node: Node, a: Value, b: Value, p: float, mode: Any = None) -> Tensor:
-    """Return the distances of the rows of two matrices, as norms of their differences. `mode` may
-    request a matrix product in PyTorch and is ignored: it affects only the last bits."""
+    """Return the distances between the rows of two matrices, as norms of their differences. `mode`
+    may request a matrix product in PyTorch and is ignored: it affects only the last bits."""
     rows, others = ops.unsqueeze(wide(a), -2), ops.unsqueeze(wide(b), -3)
     return ops.cast(ops.norm(ops.subtract(rows, others), float(p), -1), node.dtype)
 
 
 @converter("aten._pdist_forward", "aten.pdist")
 def pdist(node: Node, x: Value, p: float = 2.0) -> Tensor:
-    """Return the distances of each row to all later rows."""
+    """Return the distances from each row to all later rows."""
     source = wide(x)
     count = source.shape[0]
     if not isinstance(count, int):

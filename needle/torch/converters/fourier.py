@@ -28,7 +28,7 @@ def _size(node: Node, n: Any) -> int:
 
 
 def _scale(mode: int, sizes: Sequence[int]) -> float:
-    """Return the factor of a transform. The modes are no factor, 1 / sqrt(count) and 1 / count."""
+    """Return the factor of a transform: 1, 1 / sqrt(count) or 1 / count for `mode` 0, 1 or 2."""
     count = math.prod(sizes)
     return (1.0, 1 / math.sqrt(count), 1 / count)[mode]
 
@@ -201,7 +201,7 @@ def _summed(frames: Tensor, hop: int) -> Tensor:
 
 
 def _summed_windows(by: Any, n: int, frames: int, hop: int, dtype: str) -> Tensor:
-    """Return the sums of squared windows by which signals of frames are divided."""
+    """Return the sums of squared windows, by which the summed frames are divided."""
     if isinstance(by, Tensor):
         squared = ops.broadcast_to(ops.multiply(by, by), (1, frames, n))
         return ops.reshape(_summed(squared, hop), (-1,))

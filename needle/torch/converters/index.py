@@ -62,7 +62,7 @@ def embedding(
     sparse: bool = False,
 ) -> Tensor:
     """Return rows of a weight. The row `padding_idx` gets no gradient. With `scale_grad_by_freq`,
-    the gradient of each row is divided by the number of indices that name it."""
+    the gradient of each row is divided by the number of times that the row is read."""
     rows, places = tensor(weight), index_tensor(indices)
     looked_up = ops.take(rows, places, 0)
     if not state.grad:

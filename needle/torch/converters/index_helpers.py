@@ -1,4 +1,4 @@
-"""Helpers of the converters that read or write elements by index."""
+"""Helpers for the converters that read or write elements by index."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from ..program import Node
 
 
 def index_tensor(value: Value) -> Tensor:
-    """Return a `value` as indices of int64 or int32."""
+    """Return a `value` as int64 or int32 indices."""
     found = tensor(value)
     return found if found.dtype in ("int64", "int32") else ops.cast(found, "int64")
 
 
 def line(x: Value) -> Tensor:
-    """Return a tensor `x` without axes with one axis of one element; other tensors are
-    unchanged."""
+    """Return a 0-d tensor `x` with shape (1,); return other tensors unchanged."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
 
@@ -33,7 +32,7 @@ def is_mask(index: Value) -> bool:
 
 
 def index_key(indices: tuple[Value | None, ...]) -> tuple[Any, ...]:
-    """Return the key of `indices` for the first axes. None stands for a whole axis."""
+    """Return the key that applies `indices` to the first axes. None stands for a whole axis."""
     return tuple(slice(None) if each is None else index_tensor(each) for each in indices)
 
 

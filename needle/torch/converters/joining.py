@@ -41,8 +41,8 @@ def split(node: Node, x: Value, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]
 
 @converter("aten.unbind.int", "aten.unbind_copy.int")
 def unbind(node: Node, x: Value, axis: int = 0) -> tuple[Tensor, ...]:
-    """Split x into its elements along an axis. A few parts become slices, which their readers can
-    take from `x` itself."""
+    """Split x into its elements along an axis. If there are only a few parts, they are slices, so
+    that the ops that use them can read `x` itself."""
     found = tensor(x)
     axis, count = normal_axis(node, axis, found.ndim), len(node.results)
     if not 0 < count <= _SLICED:

@@ -125,7 +125,7 @@ def triangular_solve(
     transposed: bool = False,
     unitriangular: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the solution and the matrices."""
+    """Return the solution, and the matrices broadcast to the result's shape."""
     system = tensor(a)
     half = ops.triu(system) if upper else ops.tril(system)
     turned = ops.transpose(half) if transposed else half
@@ -173,7 +173,7 @@ def lstsq(
     return found.solution, found.residuals if drawn else None, None, None
 
 
-# The least degree of the Taylor series whose remainder at norm 1/2 is below the last bit
+# The least degree at which the Taylor series' remainder for norm 1/2 is below the last bit
 _DEGREE = {"float64": 14}
 
 
@@ -204,8 +204,8 @@ def matrix_exp(node: Node, x: Value) -> Tensor:
 def pinv(
     node: Node, x: Value, atol: Any = None, rtol: Any = None, hermitian: bool = False
 ) -> Tensor:
-    """Return the pseudoinverse. Singular values below a limit relative to the largest one are
-    dropped."""
+    """Return the pseudoinverse. Singular values below a limit relative to the largest one count as
+    0."""
     if any(isinstance(each, Tensor) and state.trace is None for each in (atol, rtol)):
         atol, rtol = (each.numpy() if isinstance(each, Tensor) else each for each in (atol, rtol))
     if any(isinstance(each, Tensor) for each in (atol, rtol)):

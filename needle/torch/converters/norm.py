@@ -242,7 +242,7 @@ def _saved(node: Node, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tens
 
 
 def _tracked(running: Value, batch: Tensor, momentum: float) -> Tensor:
-    """Return a running statistic after a batch."""
+    """Return a running statistic, updated with a batch's statistic."""
     old = tensor(running)
     kept = ops.mul_scalar(ops.cast(old, batch.dtype), 1 - momentum)
     return ops.cast(ops.add(kept, ops.mul_scalar(batch, momentum)), old.dtype)

@@ -118,14 +118,15 @@ def _summed(x: Tensor, window: Any, ceil_mode: bool) -> Tensor:
 
 
 def _divided(summed: Tensor, by: Any, dtype: str) -> Tensor:
-    """Divide sums of a dtype. Quotients of integer sums, which are float64, are truncated."""
+    """Divide sums and return quotients of `dtype`. For integers, the sums are float64 and the
+    quotients are truncated."""
     if is_floating(dtype):
         return ops.divide(summed, by)
     return ops.cast(ops.trunc(ops.divide(ops.round(summed), by)), dtype)
 
 
 def _counts(extents: Any, results: Any, window: Any, with_padding: bool) -> Tensor:
-    """Return the number of counted elements of each window, along all axes together."""
+    """Return the number of elements that count in each window."""
     counts: Any = None
     for n, m, k, s, p in zip(extents, results, *window, strict=True):
         low, high = (-p, p) if with_padding else (0, 0)
@@ -159,7 +160,7 @@ def adaptive_avg_pool(node: Node, x: Value, size: Any) -> Tensor:
 
 
 def _of_windows(seen: Tensor) -> tuple[int, ...]:
-    """Return the axes of the elements of windows in a result of `gathered`."""
+    """Return the axes of a result of `gathered` that run within the windows."""
     return tuple(range(3, seen.ndim, 2))
 
 
@@ -179,8 +180,8 @@ def adaptive_max_pool(node: Node, x: Value, size: Any) -> tuple[Tensor, Tensor]:
 
 
 def _fractional(sample: Tensor, n: Any, m: Any, k: int) -> Tensor:
-    """Return the first positions (N, C, m) of m windows of k elements among n, for samples (N,
-    C)."""
+    """Return the first positions (N, C, m) of m windows of k elements on an axis of n, for samples
+    (N, C)."""
     step = Tensor(np.array(n - k, sample.dtype) / np.array(max(m - 1, 1), sample.dtype))
     sample = ops.unsqueeze(sample, -1)
     at = ops.multiply(ops.add(ops.arange(m, dtype=sample.dtype), sample), step)

@@ -1,4 +1,4 @@
-"""Converters of recurrent layers over whole sequences, each layer one scan, and of single steps.
+"""Converters of recurrent layers, each of which is one scan of a sequence, and of single steps.
 
 Packed sequences are refused: their shapes depend on values.
 """
@@ -22,8 +22,8 @@ _LSTM_GATES, _GRU_GATES = 4, 3
 
 
 class _Weights(NamedTuple):
-    """The weights of a layer in one direction: of the input (gates * H, I) and of the state (gates
-    * H, H), their biases (gates * H,), and the projection of an LSTM's outputs (P, H)."""
+    """The weights of a layer in one direction: for the input (gates * H, I) and for the state
+    (gates * H, H), their biases (gates * H,), and the projection of an LSTM's outputs (P, H)."""
 
     of_input: Tensor
     of_state: Tensor
@@ -94,8 +94,8 @@ def _layers(
 
 
 def _rounded(x: Tensor, node: Node) -> Tensor:
-    """Return a result in the node's dtype. Halves are computed in float32 over all steps and
-    layers."""
+    """Return a result in the node's dtype. Half precision is computed in float32 through all steps
+    and layers."""
     return x if x.dtype == node.dtype else ops.cast(x, node.dtype)
 
 

@@ -94,7 +94,7 @@ def prod_along(
     return ops.cast(ops.prod(wide(source), axes_of(source, dim), keepdim), node.dtype)
 
 
-# Truth
+# Any and all
 
 
 @converter("aten.any.default", "aten.any.dim", "aten.any.dims")
@@ -112,7 +112,7 @@ def count_nonzero(node: Node, x: Value, dim: Axes = None) -> Tensor:
     return ops.count_nonzero(tensor(x), axes_of(x, dim))
 
 
-# The largest and the smallest
+# Extremes
 
 
 def _largest(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
@@ -189,7 +189,7 @@ def argmin(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) 
     return _place(x, dim, keepdim, ops.argmin)
 
 
-# Spread
+# Variances
 
 
 def _variance(x: Tensor, axes: tuple[int, ...], keepdim: bool, correction: Any) -> Tensor:
@@ -239,7 +239,7 @@ def spread_and_mean(
 
 
 def root(x: Tensor) -> Tensor:
-    """Return the square root of `x`, with a gradient of 0 in place of infinity at 0."""
+    """Return the square root of `x`. Its gradient at 0 is 0, not infinity."""
     zero = ops.equal(x, 0.0)
     return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, x)))
 

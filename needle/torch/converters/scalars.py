@@ -1,5 +1,5 @@
-"""Converters of Python numbers that a model reads from tensors (`x.item()`). They are tensors
-without axes."""
+"""Converters of Python numbers that a model reads from tensors (`x.item()`). Such numbers are
+represented by 0-d tensors."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ _POLYNOMIALS = {
 
 @converter(*(f"aten.{name}" for name in _POLYNOMIALS))
 def polynomial(node: Node, x: Any, degree: Any) -> Tensor:
-    """Return a polynomial of a known degree. Chebyshev polynomials may also have computed
-    degrees."""
+    """Return a polynomial of a known degree. The degree of a Chebyshev polynomial may also be
+    computed."""
     name = node.operator.split(".")[1]
     kind = _POLYNOMIALS[name]
     if isinstance(degree, np.ndarray) and degree.size == 1 and degree.ndim <= len(node.shape):

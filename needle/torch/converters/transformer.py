@@ -29,9 +29,9 @@ def _attention(
     kind: int | None,
     shown: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of (B, L, E) and (B, S, E) with the weights and biases of the projections:
-    queries, keys and values in one matrix, and the output projection. Return the result and the
-    attention weights."""
+    """Compute attention of `inputs`: queries (B, L, E), keys and values (B, S, E). `weights` are a
+    matrix that projects all three and its bias, then the output projection and its bias. Return the
+    result and the attention weights."""
     qkv_weight, qkv_bias, weight, bias = weights
     query, key, value = inputs
     batch, width = query.shape[0], query.shape[2]

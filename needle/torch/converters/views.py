@@ -1,6 +1,6 @@
 """Converters of operators that show the same elements in another shape.
 
-The shape of a result is known (`node.shape`), also as an expression of open dims.
+The shape of a result is known (`node.shape`); its extents may be expressions of open dims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..operands import cast, is_tensor, permuted
 from ..program import Node
 from ..registry import converter
 
-_FAR = 1 << 31  # ends of slices beyond this mean the end of the axis
+_FAR = 1 << 31  # a slice's end beyond this means the end of the axis
 
 
 @converter("aten.view.default", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias")

@@ -33,7 +33,7 @@ def _i_near(order: int, x: Tensor) -> Tensor:
 
 
 def scaled_i(order: int, x: Tensor) -> Tensor:
-    """Return the modified Bessel function of the first kind of `x`, of `order` 0 or 1, times
+    """Return the modified Bessel function of the first kind, with `order` 0 or 1, at `x`, times
     exp(-|`x`|)."""
 
     def far(x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def scaled_i(order: int, x: Tensor) -> Tensor:
 
 
 def _k_series(order: int) -> tuple[float, ...]:
-    """Return the terms without a logarithm of the power series (9.6.11, 9.6.13) in x * x / 4."""
+    """Return the power series (9.6.11, 9.6.13) in x * x / 4, without its logarithmic terms."""
     terms = []
     for i in range(14):
         harmonic = sum(1 / j for j in range(1, i + 1))
@@ -64,9 +64,8 @@ _STEPS = np.arange(0, 26) * 0.4
 
 
 def scaled_k(order: int, x: Tensor) -> Tensor:
-    """Return the modified Bessel function of the second kind of `x`, of `order` 0 or 1, times
-    exp(`x`). Above 2 it is the integral of exp(x - x cosh(t)) cosh(order t) (9.6.24) by the
-    trapezoidal rule."""
+    """Return the modified Bessel function of the second kind, with `order` 0 or 1, at `x`, times
+    exp(`x`). Above 2, the trapezoidal rule integrates exp(x - x cosh(t)) cosh(order t) (9.6.24)."""
 
     def near(x: Tensor) -> Tensor:
         series = polynomial(x * x * 0.25, _K_SERIES[order])
@@ -112,7 +111,7 @@ def _j_near(order: int, x: Tensor) -> Tensor:
 
 
 def _wave(order: int, x: Tensor, quarter: bool) -> Tensor:
-    """Return J or, with `quarter`, Y for large x: a cosine or a sine (a quarter period later), with
+    """Return J or, with `quarter`, Y for large x: a cosine or, a quarter period later, a sine, with
     slowly varying factors."""
     p_above, p_below, q_above, q_below = _FAR[order]
     near_zero = 5.0 / x
@@ -126,7 +125,7 @@ def _wave(order: int, x: Tensor, quarter: bool) -> Tensor:
 
 
 def bessel_j(order: int, x: Tensor) -> Tensor:
-    """Return the Bessel function of the first kind of `x`, of `order` 0 or 1."""
+    """Return the Bessel function of the first kind, with `order` 0 or 1, at `x`."""
     positive = size(x) if order else ops.abs(x)
     found = either(
         positive <= 5,
@@ -140,7 +139,7 @@ def bessel_j(order: int, x: Tensor) -> Tensor:
 
 
 def bessel_y(order: int, x: Tensor) -> Tensor:
-    """Return the Bessel function of the second kind of `x`, of `order` 0 or 1; NaN below 0."""
+    """Return the Bessel function of the second kind, with `order` 0 or 1, at `x`; NaN below 0."""
 
     def near(x: Tensor) -> Tensor:
         result = ratio(x * x, *_Y[order])

@@ -35,7 +35,7 @@ def erfcx(x: Tensor) -> Tensor:
 
 
 def erfc(x: Tensor) -> Tensor:
-    """Return 1 - erf(`x`), with all digits where it is small."""
+    """Return 1 - erf(`x`), with full precision where it is small."""
     bounded = ops.clip(size(x), None, 30.0)  # erfc(30) is 0
     made = _of_positive(bounded) * ops.exp(bounded * -bounded)
     return ops.where(x < 0, 2.0 - made, made)

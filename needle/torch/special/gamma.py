@@ -11,7 +11,7 @@ from ... import ops
 from ...autograd.tensor import Tensor
 from .piecewise import either, polynomial
 
-_SHIFT = 10  # the least argument at which asymptotic series have all digits
+_SHIFT = 10  # the least argument at which asymptotic series have full precision
 # B(2 i) / (2 i) (2 i - 1) and B(2 i) / (2 i) for the Bernoulli numbers B, the highest first.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _STIRLING = tuple(b / (2 * i * (2 * i - 1)) for i, b in enumerate(_BERNOULLI, 1))[::-1]
@@ -109,7 +109,7 @@ def zeta(s: Tensor, q: Tensor) -> Tensor:
 
 
 def polygamma(order: int, x: Tensor) -> Tensor:
-    """Return the derivative of this `order` of `digamma` at `x` (6.4.10)."""
+    """Return the `order`-th derivative of `digamma` at `x` (6.4.10)."""
     if order == 0:
         return digamma(x)
     found = zeta(ops.where(ops.isnan(x), x, order + 1.0), x)

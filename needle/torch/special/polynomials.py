@@ -20,8 +20,8 @@ _FIRST = {
 
 
 def of_degree(kind: str, x: Tensor, degree: int) -> Tensor:
-    """Return the polynomial of the family `kind` and `degree` in `x`, by the three-term recurrence
-    (22.7). It is 0 below degree 0."""
+    """Return the polynomial in `x` with this `degree` from the family `kind`, by the three-term
+    recurrence (22.7). It is 0 below degree 0."""
     before, current = x * 0.0 + 1.0, x * _FIRST[kind][1] + _FIRST[kind][0]
     if degree < 1:
         return before if degree == 0 else x * 0.0
@@ -38,7 +38,7 @@ def of_degree(kind: str, x: Tensor, degree: int) -> Tensor:
 
 
 def chebyshev(kind: str, x: Tensor, degree: Tensor) -> Tensor:
-    """Return the Chebyshev polynomial `kind` of computed integer degrees (`degree`) in `x`, by
+    """Return the Chebyshev polynomial `kind` in `x`, where `degree` is a tensor of integers, by
     cosines (22.3.15) within [-1, 1] and hyperbolic cosines beyond."""
     if kind == "w":
         result = chebyshev("v", -x, degree)

@@ -23,7 +23,7 @@ from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TO
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, cheaper
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
-MOST_REFUSED = 0.02  # fraction of the programs of a kind
+MOST_REFUSED = 0.02  # accepted fraction of the programs of a kind
 
 LIMITS = Limits(seconds=300.0, memory=6 << 30)
 _AT_ONCE = 50  # programs of one kind before the next kind
@@ -242,8 +242,8 @@ def reasons(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def undrawn(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the reasons why steps were refused because of dims, without their sizes, each with its
-    count."""
+    """Return the reasons for refusing steps because of dims, without the sizes in them, each with
+    its count."""
     refused = (reason for result in results for reason in result.get("undrawn", ()))
     return Counter(map(failures.normalised_of_dims, refused)).most_common()
 

@@ -41,7 +41,7 @@ def draw(
 
 
 def draw_with_dims(seed: int) -> Program:
-    """Return the program of a seed whose extents depend on dims; one in four has gradients."""
+    """Return a seed's program with extents that depend on dims; one in four has gradients."""
     rng = random.Random(f"{seed} dims")
     while True:
         program = _drawn(Drawer(rng, gradient=seed % 4 == 0, has_dims=True))
@@ -54,7 +54,7 @@ def _drawn(d: Drawer) -> Program:
     length = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
     if d.gradient:  # gradients add about twice as many ops
         length = max(_LENGTHS[0], length // 2)
-    if d.dims is not None:  # LLVM also needs longer for code for many sizes
+    if d.dims is not None:  # code for open sizes takes LLVM longer as well
         length = min(length, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
@@ -63,7 +63,7 @@ def _drawn(d: Drawer) -> Program:
         for _ in range(20 * length):
             if len(d.steps) >= length:
                 break
-            with contextlib.suppress(Unfit, TraceError):  # a layer's steps so far stay
+            with contextlib.suppress(Unfit, TraceError):  # steps added by a layer stay
                 _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
@@ -72,7 +72,7 @@ def _drawn(d: Drawer) -> Program:
 
 
 def _propose(d: Drawer) -> None:
-    """Try one op, an index, a line with Python numbers, or a few layers; may add nothing."""
+    """Try to add an op, an index, a line of Python operators, or one of `LAYERS`."""
     kind = d.rng.choices(["op", "getitem", "python", "layers"], [62, 12, 10, 16])[0]
     if kind == "op":
         _op(d, REGISTRY[d.rng.choice(_NAMES)])

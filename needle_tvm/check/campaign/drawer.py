@@ -1,9 +1,9 @@
 """A random program under construction: its values, its steps, and operands for the next step.
 
-`draw`, `layers` and `recipes` add steps to it. Values are computed along the way. So a step that an
-op refuses, or whose result leaves the range of numbers, is drawn again, as in NNSmith (Liu et al.,
-"NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023). An
-eager framework needs no solver, which NNSmith uses to find valid steps.
+`draw`, `layers` and `recipes` add steps to it. Values are computed along the way. So a step is
+drawn again if an op refuses it or its result is out of range, as in NNSmith (Liu et al., "NNSmith:
+Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023). NNSmith finds
+valid steps with a solver, which an eager framework does not need.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Made:
 
 
 class Unfit(Exception):
-    """The line cannot be computed, or its result leaves the range of numbers."""
+    """The line cannot be computed, or its result is out of range."""
 
 
 class Drawer:
@@ -117,7 +117,8 @@ class Drawer:
         ).with_used_dims()
 
     def _whole(self, leaves: Sequence[Made], steps: Sequence[tuple[str, Any, Any]]) -> list[Made]:
-        """Return more leaves, for the used dims that are not a whole axis of any of `leaves`."""
+        """Return an additional leaf for each used dim that is not by itself an axis of one of
+        `leaves`."""
         if self.dims is None:
             return []
         shapes = [v.leaf.shape for v in leaves if v.leaf]
@@ -180,7 +181,7 @@ class Drawer:
                 raise Unfit
         high = least(high)  # type: ignore[arg-type]  # for positions along an open axis
         dtype = dtype or self.dtype()
-        if not is_floating(dtype) and round(low) == round(high):  # a weight's range
+        if not is_floating(dtype) and round(low) == round(high):  # a range for floats
             low, high = -2.0, 3.0
         special = self._special and self.rng.random() < 0.5
         special &= is_floating(dtype) or (low, high) == (-2.0, 2.0)  # not an index
@@ -327,7 +328,7 @@ class Drawer:
         return self.add(text, *operands, results=results) is not None
 
     def within(self, value: Made, low: float, high: float) -> Made | None:
-        """Return a value moved into [low, high) by a step, or unchanged if it lies there."""
+        """Return `value`, moved into [low, high) by a step unless it already lies there."""
         array = widened(value.tensor.numpy())
         if array.size and low <= array.min() and array.max() < high:
             return value

@@ -53,8 +53,8 @@ def write(
 ) -> Path:
     """Write the script of a failure into `folder`, shrunk with the help of `judge`.
 
-    Shrinking takes about `seconds` seconds; 0 means no shrinking. `result` may have its `program`;
-    a result whose process died has none. `limit` is how long a program may take.
+    Shrinking takes about `seconds` seconds; 0 means no shrinking. `result` may contain its
+    `program`, unless its process died. `limit` is the most seconds that a program may take.
     """
     kind, verdict = result["kind"], result["verdict"]
     text = _HEAD.format(**{**result, "what": one_line(str(result["what"]))})
@@ -101,7 +101,7 @@ def _small(
     found = next((at for at in tried if fails(program, at)), None)
     if found is None:
         return program, VARIANTS
-    end = time.monotonic() + seconds  # counted from the start of the process
+    end = time.monotonic() + seconds  # after the first judgement, which may start a process
     return shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
 
 

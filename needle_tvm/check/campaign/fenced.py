@@ -1,8 +1,8 @@
-"""Arrays next to inaccessible pages, which the judges pass to compiled code.
+"""Put the arrays that the judges pass to compiled code next to inaccessible pages.
 
-A kernel that reads past an array and drops the extra values computes the right numbers, unless the
-array lies at the end of the process's memory. Next to such a page, this read kills the process at
-once.
+A kernel may read past an array and discard the extra values. Its results are right, unless the
+array lies at the end of the process's memory. Next to an inaccessible page, such a read crashes the
+process at once.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     else:
         program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
     every: Sequence[tuple[str, int]] = VARIANTS
-    if program.dims:  # only one number of threads, in turn
+    if program.dims:  # tuned for one or two threads, not for both
         every = (*VARIANTS[:2], VARIANTS[2 + len(program.steps) % 2])
     variants = request.get("variants", every)
     with code(request):
@@ -77,7 +77,7 @@ def answer(program: Program, where: str, verdict: str, what: str) -> dict[str, A
 
 
 def op_names(expression: str) -> list[str]:
-    """Return the names that a step is counted under: its ops, or the expression without ops."""
+    """Return the names that a step is counted under: its ops, or the expression if it has none."""
     return re.findall(r"ops\.(\w+)", expression) or [expression]
 
 
@@ -87,10 +87,10 @@ def judged(
     dims: Mapping[Any, Any] | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> tuple[str, str, str]:
-    """Return (where, verdict, text) for a model and its inputs, which each call of `load` makes.
+    """Return (where, verdict, text) for a model and its inputs; each call of `load` creates both.
 
-    The code is compiled at `variants`. With `dims`, it is also compared at the sizes of the inputs
-    `others`. No compiled code stays in the cache.
+    The code is compiled at `variants`. With `dims`, its results are also compared for the inputs
+    `others`, which have other sizes. No compiled code stays in the cache.
     """
     where = "eager"
     try:
@@ -151,12 +151,13 @@ def rerun(
     dims: Mapping[Any, Any] | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> int:
-    """End a failing program's script: print the fault; return 1 until it is fixed."""
+    """Judge a failing program at the end of its script: print the fault; return 1 until it is
+    fixed."""
     return told(*judged(load, variants, dims, others))
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """End a failing program's script as `rerun` does, for a request to `serve`."""
+    """Judge a failing program as `rerun` does, but from a request to `serve`."""
     answer = serve(request)
     return told(answer["where"], answer["verdict"], answer["what"])
 
@@ -214,7 +215,7 @@ def _compiled(
 
 
 def _strided(tensor: Any) -> Any:
-    """Return the same values, not adjacent in memory."""
+    """Return a tensor with the same values, which are not adjacent in memory."""
     with ndl.no_grad():
         return ndl.ops.stack([tensor, tensor], -1)[..., 0]
 

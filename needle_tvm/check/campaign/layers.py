@@ -37,7 +37,8 @@ def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made:
 
 
 def _rows(d: Drawer, rank: int | None = None) -> Made:
-    """Return a floating-point tensor of that rank without empty axes: an existing or a new one."""
+    """Return a floating-point tensor of that rank without empty axes, an existing one or a new
+    one."""
     rank = rank or d.rng.choice([2, 2, 3])
     found = d.pick(lambda v: is_floating(v.dtype) and len(v.shape) == rank and 0 not in v.shape)
     if found is not None and d.rng.random() < 0.6:
@@ -100,8 +101,8 @@ def _rotated(d: Drawer, x: Made) -> Made:
 def convolutions(d: Drawer) -> None:
     """Add convolutions with normalisation and activation.
 
-    Normalisation is batch norm in evaluation, or scale and shift. A residual, a channel gate or a
-    head may follow. The layout is (N, H, W, C), or (N, C, H, W) as in `needle.nn`.
+    Normalisation is batch norm in eval mode, or a scale and a shift. A residual, a channel gate or
+    a head may follow. The layout is (N, H, W, C), or (N, C, H, W) as in `needle.nn`.
     """
     x, rng = image(d), d.rng
     turned = rng.random() < 0.5
@@ -167,7 +168,7 @@ def upsampling(d: Drawer) -> None:
         [rng.choice([1, 2, 2, 3]) for _ in "hw"],
         [rng.randint(0, k // 2) for k in kernel],
     )
-    # Sizes whose convolution has as many positions as the image: one for each offset in a stride.
+    # Convolving an image of this size gives one of size `sides`; `s` sizes per axis do so.
     size = tuple(
         max(1, (n - 1) * s + k - 2 * p + rng.randrange(s))
         for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
@@ -204,7 +205,7 @@ def resized(d: Drawer) -> None:
 
 
 def products(d: Drawer) -> None:
-    """Add a matmul by weights of any rank, with leading axes that broadcast against the rows'."""
+    """Add a matmul with weights of any rank, whose leading axes broadcast against the input's."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
     lead, terms = (
         [d.extent([1, 2, 3]) for _ in range(rng.randint(0, 2))],
@@ -215,7 +216,7 @@ def products(d: Drawer) -> None:
     batch = rng.choice([batch, batch[1:], [rng.choice([1, 2]), *batch], [1] * len(lead)])
     w = d.leaf([*batch, terms, rng.choice([1, 3, 16, 17])], dtype, -1, 1, "parameter")
     x = d.one("{0} @ {1}", x, w)
-    if rng.random() < 0.4:  # also of higher rank than the result
+    if rng.random() < 0.4:  # its rank may be higher than the result's
         shape = [1] * rng.randint(0, len(x.shape) + 1) + [rng.choice([1, x.shape[-1]])]
         scale = d.leaf(shape, dtype, 0.5, 1.5, "parameter")
         x = d.one(
@@ -286,7 +287,7 @@ def loss(d: Drawer) -> None:
 
 
 def _view(d: Drawer, x: Made) -> str:
-    """Return a view: unit axes inserted, an axis split, permuted, sliced, or the tensor itself."""
+    """Return a view: with unit axes, with split or permuted axes, a slice, or the tensor itself."""
     rng, shape = d.rng, x.shape
     kind = rng.choice(["units", "units", "units", "reshape", "permute", "slice", "same"])
     if kind == "units":
@@ -323,7 +324,7 @@ def views(d: Drawer) -> None:
     for _ in range(rng.randint(1, 3)):
         one = d.one(_view(d, x), x)
         other = d.one(_view(d, first), first) if rng.random() < 0.7 else d.like(one)
-        if rng.random() < 0.2:  # of higher rank than the view
+        if rng.random() < 0.2:  # its rank is higher than the view's
             other = d.leaf([1] * len(one.shape) + [one.shape[-1] if one.shape else 1], one.dtype)
         pair = (one, other) if rng.random() < 0.5 else (other, one)
         made = d.add(rng.choice(_POINTWISE), *pair)
@@ -388,7 +389,7 @@ def weighed(d: Drawer) -> None:
 
 
 def similarity(d: Drawer) -> None:
-    """Add the matmul of rows of length 1 with their transpose."""
+    """Add the matmul of unit-length rows with their transpose."""
     x = _rows(d)
     rows = d.one("{0} / ops.sqrt(({0} * {0}).sum(-1, True) + 1e-3)", x)
     products = d.one("{0} @ ops.transpose({0})", rows)

@@ -32,7 +32,7 @@ class Leaf:
     """An array that the program starts with, drawn by `seed`.
 
     Numbers are uniform in [low, high), with some extreme values if `special`; both booleans are
-    equally likely. An input's extent may be a text: an expression of the program's dims.
+    equally likely. An input's extent may be a string: an expression of the program's dims.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Leaf:
     special: bool = False
 
     def expression(self) -> str:
-        """Return the NumPy expression that makes the array."""
+        """Return the NumPy expression that creates the array."""
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"({rng}.random({self._shape}) < 0.5)"
@@ -68,16 +68,16 @@ class Leaf:
         return f"({''.join(f'{n}, ' for n in self.shape)})"
 
     def axes(self) -> dict[int, str]:
-        """Return the extents that are texts, by axis."""
+        """Return the extents that are strings, by axis."""
         return {axis: n for axis, n in enumerate(self.shape) if isinstance(n, str)}
 
 
 @dataclass(frozen=True)
 class Step:
-    """An expression that makes `results` values.
+    """An expression that computes `results` values.
 
-    {0}, {1} ... stand for its operands, which are given by the numbers of their values. Leaves have
-    the first numbers.
+    {0}, {1} ... stand for its operands, which are given as value numbers. Values are numbered in
+    order, leaves first.
     """
 
     expression: str
@@ -87,11 +87,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Leaves, then steps that each make the next values, then the numbers of returned values.
+    """Leaves, steps that each compute the next values, and the numbers of the returned values.
 
-    With `gradient`, the gradients with respect to these leaves are returned too: the gradients of
-    the sum of all returned floating-point values. `dims` are the dims of the inputs' extents; steps
-    use their names. `undrawn` holds the reasons why steps were refused because of dims.
+    With `gradient`, the gradients of the sum of all returned floating-point values with respect to
+    these leaves are returned too. `dims` are the dims of the inputs' extents; steps use their
+    names. `undrawn` holds the reasons why steps were refused because of dims.
     """
 
     leaves: tuple[Leaf, ...]
@@ -148,8 +148,8 @@ class Program:
         )
 
     def source(self) -> str:
-        """Return the source of a module that defines `model` and `inputs`; with dims also `dims` in
-        the form of `compile`, and `others`, inputs of other sizes."""
+        """Return the source of a module that defines `model` and `inputs`; with dims, it also
+        defines `dims`, in the form that `compile` takes, and `others`, inputs of other sizes."""
         names = self._names()
         leaves = list(zip(self.leaves, names, strict=False))
         inputs = [(leaf, name) for leaf, name in leaves if leaf.kind == INPUT]

@@ -166,7 +166,8 @@ def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _matmul(d: Drawer, cls: type[Op]) -> bool:
-    """Add a matmul of any ranks from 1 on, with broadcast leading axes, or of a value by itself."""
+    """Add a matmul of values of any rank, with broadcast leading axes, or of a value and its
+    transpose."""
     a, rng = _any(d, 1), d.rng
     terms = a.shape[-1]
     if len(a.shape) >= 2 and rng.random() < 0.2:
@@ -270,7 +271,7 @@ def _overlap_add(d: Drawer, cls: type[Op]) -> bool:
 
 
 def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
-    """Return positions along an axis: integers from 0 to below its extent."""
+    """Return positions along an axis: integers in [0, `extent`)."""
     if shape is None:
         shape = [d.extent([n]) for n in d.rng.choice([[], [1], [3], [7], [2, 3]])]
     dtype = d.rng.choice(["int32", "int64", "uint8"])
@@ -376,7 +377,7 @@ def _random(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _update(d: Drawer, cls: type[Op]) -> bool:
-    """Add an optimizer's step, with attributes of the op's samples and a non-negative state."""
+    """Add an optimizer's step, with attributes from the op's samples and a positive state."""
     sample = d.rng.choice(cls.samples)
     op: Any = cls(**sample.attributes)
     param = d.floating()

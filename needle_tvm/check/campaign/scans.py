@@ -26,7 +26,7 @@ def linear(d: Drawer, cls: type[Op]) -> bool:
 
 
 def ordered(d: Drawer, cls: type[Op]) -> bool:
-    """Add only the values: if two are nearly equal, rounding decides their positions."""
+    """Add an ordering op, without its positions: for nearly equal values, rounding decides them."""
     value = _along(d)
     axis = d.axis(value.shape)
     options = f"axis={axis}"
@@ -39,7 +39,7 @@ def ordered(d: Drawer, cls: type[Op]) -> bool:
 
 
 def searchsorted(d: Drawer, cls: type[Op]) -> bool:
-    """Search in unrounded inputs: a value changed by rounding would have another position."""
+    """Search in unrounded inputs, because rounding could change a value's position."""
     dtype = d.float_dtype()
     shape = d.shape()
     lines = shape[:-1] if shape and d.rng.random() < 0.5 else []
@@ -49,7 +49,7 @@ def searchsorted(d: Drawer, cls: type[Op]) -> bool:
 
 
 def resample(d: Drawer, cls: type[Op]) -> bool:
-    """Interpolate along all axes of a value of one to three axes."""
+    """Interpolate a value with one to three axes along all of them."""
     value = d.pick(lambda v: 0 < len(v.shape) < 4 and min(v.shape) > 0 and is_floating(v.dtype))
     if value is None:
         value = d.leaf([d.rng.randint(1, 9), 3], d.float_dtype())

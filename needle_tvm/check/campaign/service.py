@@ -1,6 +1,6 @@
 """The service that the campaign's processes are forked from: `judge.serve`, warmed up.
 
-An import of this module does, once for all programs, the imports and reads that a program needs.
+Importing this module does the imports and reads that a program needs, once for all programs.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _smaller(program: Program) -> Iterator[Program]:
     if specs is None:
         return
     step_results = _made(program)
-    # An earlier result in place of the output; a leaf in place of a step's result.
+    # Replace an output by an operand of its step; then replace the results of a step by leaves.
     for number in program.outputs:
         step = next(
             (
@@ -85,7 +85,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _made(program: Program) -> list[tuple[int, ...]]:
-    """Return the numbers of the values that each step makes."""
+    """Return the numbers of the values that each step computes."""
     numbers, at = [], len(program.leaves)
     for step in program.steps:
         numbers.append(tuple(range(at, at + step.results)))
@@ -97,7 +97,7 @@ Spec = tuple[tuple[int | str, ...], str]
 
 
 def _specs(program: Program) -> dict[int, Spec] | None:
-    """Return shape and dtype of every value, or None if the program cannot be traced."""
+    """Return the shape and dtype of every value, or None if the program cannot be traced."""
     count = len(program.leaves) + sum(step.results for step in program.steps)
     every = dataclasses.replace(program, outputs=tuple(range(count)), gradient=())
     try:
@@ -114,7 +114,8 @@ def _written(shape: Iterable[Any]) -> tuple[int | str, ...]:
 
 
 def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
-    """Return one step on leaves with all its results, and gradients if the program has any."""
+    """Return a program of one step that reads leaves, with all its results and, if needed,
+    gradients."""
     others = set(range(len(program.steps))) - {index}
     outputs = _made(program)[index]
     one = dataclasses.replace(program, outputs=outputs, gradient=())

@@ -17,14 +17,14 @@ _LEAST = (1, 1, 1, 2, 3, 8)
 _LARGEST = (13, 16, 17, 24, 33, 64, 65)
 _LARGEST_OF_LARGE = (300, 1000, 4099)
 _MULTIPLES = (1, 1, 1, 1, 1, 2, 4, 8)
-# Primes, and tiles with their neighbours.
+# Primes, and tile sizes with their neighbours.
 _TELLING = (1, 2, 3, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97)
 _CHANCES = (0.3, 0.5, 1.0)  # chances that an extent depends on a dim
 _COUNTS = (1, 2, 2, 3, 4)  # the largest number of dims of a program
 _EXPRESSIONS: tuple[Callable[[int], int], ...] = (
     lambda n: 2 * n, lambda n: n + 1, lambda n: n // 2, lambda n: n - 1, lambda n: 3 * n + 2,
 )  # fmt: skip
-_MIXED = 3  # assignments of sizes between the bounds
+_MIXED = 3  # number of tested assignments with sizes between the bounds
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Size:
 
 
 class Extent(int):
-    """An extent that depends on dims: the number in the example, written as the expression.
+    """An extent that depends on dims. It is the number in the example, and prints as the
+    expression.
 
     Arithmetic keeps both. Extents are equal if they are equal at every size; `<` compares numbers.
     """
@@ -75,7 +76,7 @@ class Extent(int):
 
 
 def extent(number: int, expression: Any) -> int:
-    """Return an Extent, or the number if the expression is one."""
+    """Return an Extent, or `number` if the expression is a number."""
     if not isinstance(expression, Expression):
         return number
     made = Extent(number)
@@ -103,12 +104,12 @@ for _operator in ("add", "sub", "mul", "floordiv", "mod"):
 
 
 def least(n: int) -> int:
-    """Return the smallest number that an extent may be."""
+    """Return the smallest value that an extent can have."""
     return n if not isinstance(n, Extent) else bounds_of(n.expression)[0]
 
 
 def most(n: int) -> int:
-    """Return the largest number that an extent may be."""
+    """Return the largest value that an extent can have."""
     return n if not isinstance(n, Extent) else bounds_of(n.expression)[1]
 
 
@@ -137,7 +138,7 @@ class Dims:
         return extent(self.numbers[name], self.symbols[name])
 
     def extent(self) -> int | None:
-        """Draw a new dim, an existing one or an expression of one, or None, at random."""
+        """Return, at random, a new dim, an existing one, an expression of one, or None."""
         rng = self._rng
         if rng.random() >= self._chance:
             return None
@@ -170,7 +171,7 @@ def names_in(texts: Iterable[Any]) -> set[str]:
 
 def tested(sizes: Sequence[Size]) -> list[dict[str, int]]:
     """Return the sizes at which a program is tested besides the example: all smallest sizes, all
-    largest sizes, and some between, which the names and bounds of the dims determine."""
+    largest sizes, and some in between. The names and bounds of the dims determine them."""
     rng = random.Random(repr(sizes))
     found: list[dict[str, int]] = []
     picks: list[Callable[[list[int]], int]] = [min, max, *[rng.choice] * _MIXED]

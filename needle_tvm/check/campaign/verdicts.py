@@ -15,12 +15,12 @@ from needle_tvm.errors import MismatchError, TranslationError
 
 RIGHT, WRONG, REFUSED, FOREIGN = "right", "wrong", "refused", "foreign"
 
-# Errors by which a program may be refused; each carries a sentence. Any other error is a fault.
+# Errors that count as a refusal if the message is one line. Any other error is a fault.
 REFUSALS = (TraceError, TranslationError, ShapeError, UnsupportedError)
 
-# Unscheduled loops run on one thread; their code is the same for any number.
+# Unscheduled loops run on one thread, so their code is the same for any number of threads.
 VARIANTS = (("noopt", 1), ("fused", 1), ("tuned", 1), ("tuned", 2))
-_SHARES = (15, 15, 30, 40)  # percent of the programs that are compiled at only one variant
+_SHARES = (15, 15, 30, 40)  # percentages, for programs that are compiled at only one variant
 
 
 def cheaper(seed: int) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def code(request: Mapping[str, Any]) -> AbstractContextManager[None]:
 
 
 def place(stage: str, threads: int) -> str:
-    """Return the name of a stage on `threads` threads in a verdict."""
+    """Return the name that a verdict uses for a stage on `threads` threads."""
     return f"{stage}, {threads} thread{'s' if threads > 1 else ''}"
 
 

@@ -5,7 +5,7 @@ Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op(x, b)` is known to have the same shape as before, symbolic extents included.
 
 After: `op(x, b)`. A bias is then read as one row. This also matters for the work on parameters that
-is done once at load: with the broadcast, it would store the bias once per row of the batch.
+is done once at load: with the broadcast, the bias would be stored once per row of the batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Dropper(Rewriter):
 
 
 def _broadcast(*shapes: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """Return the shape of both operands together; None if it is not known to exist."""
+    """Return the shape that the operands broadcast to; None if they are not known to broadcast."""
     try:
         return broadcast_shapes("broadcast", *shapes)
     except ShapeError:

@@ -2,7 +2,8 @@
 
 Before: any expression of a Relax function may be a constant with an extent of 0.
 
-After: a kernel that writes nothing makes each of them. This pass runs after all constant folding.
+After: each such constant is the result of a kernel that writes nothing. This pass runs after all
+constant folding.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Before: `add(add(y, a), b)`, where
 - nothing else reads `add(y, a)`.
 
 After: `add(y, add(a, b))`. The inner sum is work on parameters, which `LiftTransformParams` moves
-out of `main`. A layer's bias and the shift of a batch norm are then added at once.
+out of `main`. A layer's bias and the shift of a batch norm are then a single addition.
 """
 
 from __future__ import annotations

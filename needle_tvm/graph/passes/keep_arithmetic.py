@@ -1,9 +1,9 @@
 """Keeps floating-point arithmetic as written.
 
-Before: an expression of a PrimFunc that TVM's simplifier would change by the rules of integers.
+Before: an expression of a PrimFunc that TVM's simplifier would change by the rules for integers.
 This happens once inlining brings values together: the simplifier turns `(x + y) - y` into `x`,
 although the sum was rounded, and `a - a` and `a == a` into 0 and true, even if `a` is NaN. It also
-changes `x < y or y <= x`, and a choice minus one of its alternatives.
+changes `x < y or y <= x`, and a `Select` minus one of its alternatives.
 
 After: the operands of such expressions go through `opaque`. It returns its argument, and the
 simplifier does not look into it. All other expressions are as before.

@@ -7,7 +7,7 @@ the same `x`, or with equal permutations of one tensor as `x`:
   pixels of all other windows, and all dilations are equal, except that of a single-pixel window,
 - `multiply(x, s)`, where `s` has one number for each channel, or one for all, and depends on
   parameters and constants alone. The convolutions then keep the shape of `x`.
-Nothing else reads a branch, or a sum before the last one.
+Nothing else reads a branch or an intermediate sum.
 
 After: one convolution with the sum of the weights, plus the other terms. The weights' sum is work
 on parameters, which `LiftTransformParams` moves out of `main`. Networks that are trained with
@@ -54,8 +54,8 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum with branches: the convolution with the largest window, all branches with the places of
-    their windows in it, and the other terms."""
+    """A sum with branches: the convolution with the largest window, all branches with the positions
+    of their windows in it, and the other terms."""
 
     base: Any
     branches: list[tuple[_Term, tuple[int, int]]]
@@ -130,7 +130,7 @@ def merged(
 
 
 def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
-    """Yield the last addition of each sum with branches to merge, with the sum."""
+    """Yield the last addition, and the sum, for each sum with branches to merge."""
     values, readers = bindings_of(function), readers_of(function)
     origins = Origins(parameters_of(function), values.get)
 
@@ -201,7 +201,7 @@ def _merged_sum(terms: list[_Term], origins: Origins, same: Callable[[Any], Any]
 
 
 def _around(base: _Term, terms: list[_Term]) -> tuple[_Term, list[tuple[_Term, Any]]]:
-    """Return a convolution and the branches that its window covers, with their places in it."""
+    """Return a convolution and the branches that its window covers, with their positions in it."""
     places = [(term, _place(base.call, term)) for term in terms]
     return base, [(term, place) for term, place in places if place is not None]
 

@@ -5,10 +5,10 @@ parameters alone, by itself or in a tuple; or it returns a value twice. A caller
 result would change the model, or another result.
 
 After: `main` returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
-first, because LiftTransformParams, which computes work on parameters alone once, drops values that
+first, because LiftTransformParams computes work on parameters only once: it drops values that
 nothing in `main` reads, and returns the same memory at each call for the values that it keeps. The
-pass runs again last, because folding and lifting treat the copy of a constant or a parameter as
-work to do once.
+pass also runs last, because folding and lifting treat the copy of a constant or a parameter as work
+to do once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from needle_tvm.tir.extents import own_variables
 
 
 def own_outputs(module: IRModule, target: Target) -> IRModule:
-    """Copy every result of `main` that would share memory with another call or another result."""
+    """Copy every result of `main` that would share memory with the model or with another result."""
     main = module["main"]
     body = main.body
     in_blocks = {
@@ -70,8 +70,8 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
 
 
 def copy_function(builder: relax.BlockBuilder, source: Any, mark: str | None = None) -> Any:
-    """Add a PrimFunc that copies a tensor like `source`, with the attribute `mark` if given, to a
-    module; return its variable."""
+    """Add a PrimFunc that copies a tensor like `source` to the builder's module; return its
+    variable. The PrimFunc has the attribute `mark` if it is given."""
     shape, dtype = own_variables(source.ty.shape.values), str(source.ty.dtype)
     x = te.placeholder(shape, dtype, name="x")
     copied = te.compute(shape, lambda *i: x(*i), name="copy")

@@ -1,4 +1,4 @@
-"""Computes cheap values again for each reader, instead of writing and reading them back.
+"""Recomputes cheap values for each reader, instead of writing them to memory and reading them back.
 
 Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
 - `f` has the pattern "elementwise" or "broadcast" and only does arithmetic, without function calls,
@@ -35,7 +35,7 @@ class _Block:
         self._readers = readers_of(function)
 
     def changed(self, bindings: Sequence[Any]) -> list[Any]:
-        """Return the bindings of a block, with cheap values computed again before each reader."""
+        """Return the bindings of a block, with cheap values recomputed before each reader."""
         cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
         if not cheap:
             return list(bindings)

@@ -3,9 +3,9 @@
 Before: an expression of a scheduled PrimFunc is `Cast("bfloat16", x)`.
 
 After: x is rounded to bfloat16's precision, in float32, before the cast. TVM computes bfloat16 in
-float32, also in buffers that a function allocates, so it drops every cast that does not write a
+float32, even in buffers that a function allocates, so it drops every cast that does not write a
 parameter. A cast from float32 that writes a parameter is left alone. A wider x is rounded to odd on
-the way to float32, so that the result is rounded once.
+the way to float32, so that the result is rounded only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from needle_tvm.tir.functions import NODES, nodes_in
 
 
 def round_bfloat16(module: IRModule, target: Target) -> IRModule:
-    """Round in every PrimFunc (see the module docstring)."""
+    """Add the rounding to every PrimFunc (see the module docstring)."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = _rounding(function.body, set(function.params))

@@ -2,7 +2,8 @@
 
 Before: `layer_norm(x, g, b)` over the last axis, in two or more places with the same `x` and
 epsilon, where
-- `x` has two or more axes, the last one static, and no extent is known to be 0: a bias is a row,
+- `x` has two or more axes, because a bias is a row; the last axis is static, and no extent is
+  known to be 0,
 - `g` and `b` depend on parameters of the function alone,
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.

@@ -8,10 +8,10 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a reshape: a tensor of no more axes that varies along the last axis only; or any tensor of the
   view's own shape, which is reshaped to the rows. For images, the tensor may also vary along the
   batch, if the view has the same batch.
-The reshapes are of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
-(B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N).
-A concatenation may read several permutations in the same order. On a CPU, a slice may read a
-permutation, or an image's view along channels. All ranks are static.
+The reshapes turn rows (M, N) into (..., N), or images (B, 1, W, N) into (B, W, N), (B, P, 1, N)
+into (B, H, W, N), or (B * D, H, W, N) into volumes (B, D, H, W, N). A concatenation may read
+several permutations in the same order. On a CPU, a slice may read a permutation, or an image's view
+along channels. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
 convolutions in a chain each permute to channels last and back, the whole chain stays in channels
@@ -47,7 +47,7 @@ BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum
 
 
 class _View(Protocol):
-    """The operations of the pass on one kind of view."""
+    """The operations that the pass needs on one kind of view."""
 
     def note(self, variable: Any, call: Any) -> None:
         """Note that `call` is bound to `variable`."""
@@ -59,14 +59,14 @@ class _View(Protocol):
         """Return whether a call is a view of this kind that is worth sinking."""
 
     def again(self, view: Any, x: Any) -> Any:
-        """Return the same view as `view`, but of `x`, a tensor of its source's shape."""
+        """Return the same view of `x`, a tensor with the shape of `view`'s source."""
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
         """Return the operand to use beside `view`'s source in place of `other` (bound to `value`),
         or None."""
 
     def axis_of(self, view: Any, axis: int) -> int | None:
-        """Return the axis of `view`'s source that is the same as an axis of the view, or None."""
+        """Return the axis of `view`'s source that corresponds to `axis` of the view, or None."""
 
 
 class _Permutation:
@@ -197,8 +197,8 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
 
 
 def sink_images(module: IRModule, target: Target) -> IRModule:
-    """Sink every reshape of the images that a convolution makes: to volumes, to sequences, or from
-    a list of pixels back to an image."""
+    """Sink every reshape of the images that a convolution returns: to volumes, to sequences, or
+    from a list of pixels back to an image."""
     return _sink(module, target, _Images)
 
 

@@ -3,9 +3,9 @@
 Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
 same values in the same order, and
 - the operand is a variable;
-- if the result leaves the block, it views a kernel's result that does not leave the block itself or
-  through another such view: a model's results share no memory with each other or with its
-  arguments.
+- if the result leaves the block, it views a kernel's result that leaves the block neither by
+  itself nor through another such view: a model's results share no memory with each other or with
+  its arguments.
 
 After: the binding is a `reshape`, which the virtual machine executes without a copy. TVM's own
 `RewriteDataflowReshape` looks at functions only after scheduling, when it no longer recognises
@@ -45,7 +45,7 @@ def _rewritten(module: IRModule, function: relax.Function) -> relax.Function:
 def _bindings(module: IRModule, block: Any) -> list[Any]:
     """Return the bindings of a block, with views where they are allowed."""
     leaving = _leaving(block)
-    # Each variable's owner of its memory, and the owners whose memory leaves the block.
+    # The owner of each variable's memory, and the owners whose memory leaves the block.
     owner: dict[Any, Any] = {each: each for each in leaving}
     parts: dict[Any, Any] = {}  # the first variable of each part of a tuple
     shown = set(leaving)
@@ -76,7 +76,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
 
 
 def _part(value: Any) -> Any:
-    """Return the tuple's variable and the index of the field that a binding's value takes; None for
+    """Return the tuple's variable and the index of the field that a binding's value reads; None for
     any other value."""
     if not isinstance(value, relax.TupleGetItem):
         return None

@@ -1,11 +1,11 @@
 """softmax(q k^T * scale + mask) v as one kernel that never writes the scores to memory.
 
-A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer
-that stays in the core's cache. So it needs no online rescaling, which Dao et al. ("FlashAttention",
-2022) need because of a GPU's registers. Queries lie side by side in vectors, so that maximum,
-exponential and sum need no operations across lanes. Both matmuls keep their accumulators in
-registers. Keys and values are read in place in any layout; only queries are transposed, one block
-at a time. The division by the sum of the exponentials comes last.
+A task is a block of queries of one head. Its scores are stored transposed, keys by queries, in a
+buffer that stays in the core's cache. So it needs no online rescaling, which Dao et al.
+("FlashAttention", 2022) need because of a GPU's registers. Queries lie side by side in vectors, so
+that maximum, exponential and sum need no operations across lanes. Both matmuls keep their
+accumulators in registers. Keys and values are read in place in any layout; only queries are
+transposed, one block at a time. The division by the sum of the exponentials comes last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
 _ROWS = 8  # rows of a register tile of one or two vectors: they hide a multiply-add's latency
-_ONE_VECTOR = 1.05  # a query's time in tasks of one vector over tasks of two (1.04 on Zen 4)
+_ONE_VECTOR = 1.05  # time per query in one-vector tasks over two-vector tasks (1.04 on Zen 4)
 
 Element = Callable[..., Any]  # the element at (batch, head, position, feature or key)
 
@@ -109,7 +109,7 @@ def attention(
     padded = tiles * tile.keys
     lead = (batch, heads, blocks)
 
-    def query(block: Any, i: Any) -> Any:  # past the end: the last query again
+    def query(block: Any, i: Any) -> Any:  # repeats the last query past the end
         position = block * tile.queries + i
         if whole_queries:
             return position

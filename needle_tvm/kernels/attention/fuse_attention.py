@@ -6,15 +6,15 @@ Before: `matmul(softmax(s), v)`, where
   constant may also multiply q or kt, or divide q, kt or their product,
 - q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have the same dtype, which the target's kernel
   supports, no extent is 0, and T is large enough to fill most of a vector,
-- H, D and E are static, and on a GPU also B, T and S,
+- H, D and E are static, and so are B, T and S on a GPU,
 - a mask has that dtype and a shape that broadcasts to (B, H, T, S).
 
-After: a call of the kernel of `kernels.attention.cpu`, or on a GPU of `kernels.attention.gpu`. Its
-result has the rows that an output projection reads, (B * T, H * E), reshaped and permuted to
-(B, H, T, E). Views (reshapes, permutations, slices) before q, kt and v are skipped, and their
-sources are read in place. If an extent is symbolic, the result is (B, T, H, E) instead of rows,
-which is the same memory. On a CPU, a separate kernel transposes the mask; for a constant or a
-parameter it runs only once.
+After: a call to the kernel of `kernels.attention.cpu` or, on a GPU, of `kernels.attention.gpu`. Its
+result has the rows that an output projection reads, (B * T, H * E), reshaped and permuted to (B, H,
+T, E). Views (reshapes, permutations, slices) before q, kt and v are skipped, and their sources are
+read in place. If an extent is symbolic, the result is (B, T, H, E) instead of rows, which is the
+same memory. On a CPU, a separate kernel transposes the mask; for a constant or a parameter it runs
+only once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _on_cpu(
         tile = attention_tile(typical, dtype, target)
         return _of_symbolic(inputs, attention(shape, tile, dtype, scale, *elements(inputs)))
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
-    # The layout of the result is the rows that an output projection reads, so nothing copies them.
+    # The result is laid out as the rows that an output projection reads, so nothing copies it.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
     sch.transform_layout(
         sch.get_sblock("attention"),
@@ -104,8 +104,8 @@ def _symbolic_extents(shape: AttentionShape) -> tuple[Size, ...]:
 
 
 def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
-    """Return the kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents
-    that are not an axis of an input become parameters, after the inputs."""
+    """Return the kernel that computes `result` (B, T, H, E), whose memory layout is that of rows.
+    Symbolic extents that are not an axis of an input become parameters, after the inputs."""
     scalars = unbound([tensor.shape for tensor in inputs], result.shape)
     function = te.create_prim_func([*inputs, *scalars, result])
     return s_tir.renew_defs(function).without_attr("global_symbol")

@@ -1,11 +1,11 @@
 """softmax(q k^T * scale + mask) v on a GPU as one kernel that keeps the scores on the chip.
 
-A block of threads has some queries of one head and iterates over tiles of keys. Its softmax state
-after each tile is the largest score so far, the sum of the exponentials, and the sum of the values
-weighted by the exponentials, both relative to that score; a larger score rescales the sums
+A block of threads handles some queries of one head and iterates over tiles of keys. Its softmax
+state after each tile is the largest score so far, the sum of the exponentials, and the sum of the
+values weighted by the exponentials, both relative to that score; a larger score rescales the sums
 (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al.,
-"FlashAttention", 2022, algorithm 1). So shared memory holds one tile of scores, however many there
-are. Keys, values and queries are read in place in any layout.
+"FlashAttention", 2022, algorithm 1). So shared memory holds only one tile of scores, however many
+there are. Keys, values and queries are read in place in any layout.
 
     for queries of a head (blockIdx.x): for row group (threadIdx.y): for lane (threadIdx.x):
         shared q = the queries
@@ -113,7 +113,8 @@ def tile_of(shape: AttentionShape) -> Tile | None:
 def attention(
     shape: AttentionShape, scale: float | None, inputs: Sequence[Any], elements: Elements
 ) -> PrimFunc:
-    """Return a float32 kernel of te placeholders `inputs`: (batch * queries, heads * values).
+    """Return a float32 kernel of te placeholders `inputs`. Its result has the shape (batch *
+    queries, heads * values).
 
     `elements` returns q, k, v and the mask from the buffers of `inputs`. Raises ValueError if
     `tile_of(shape)` is None.
@@ -249,7 +250,7 @@ class _Writer:
     def _copy(
         self, target: Any, element: Element, first: Any, rows: int, most: int, of: str
     ) -> None:
-        """Copy rows of an operand into shared memory, zero-padded, with all threads."""
+        """Copy rows of an operand into shared memory with all threads, padded with zeros."""
         s, features = self.s, getattr(self.shape, of)
         with s.unroll(0, rows // _GROUPS) as i, s.unroll(0, -(-features // _LANES)) as f:
             row, feature = i * _GROUPS + self.group, f * _LANES + self.lane

@@ -1,7 +1,7 @@
-"""Replaces convolutions that are a matmul of the same memory, such as one window for a whole image.
+"""Replaces convolutions that equal a matmul, such as those whose window covers the whole image.
 
-Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, with no
-extent 0, where
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding or dilation, where no
+extent is 0, and
 - `w` (H, W, C, N) covers every image (B, H, W, C) at once, and only B may be symbolic, or
 - `w` is (1, 1, C, N), there are no strides, and H or W is symbolic.
 

@@ -1,6 +1,6 @@
 """Convolutions on packed weights, in register tiles of output pixels by output channels.
 
-Every core takes *tasks*. A task is some panels of output channels for a strip of rows of some
+Every core takes *tasks*. A task computes some panels of output channels for a strip of rows of some
 images. It first copies the rows that its strip reads into its own buffer, zero-padded if the
 convolution pads. It then walks over register tiles (images x rows x columns x channels) whose
 accumulators stay in vector registers during the whole reduction. The pixels of a tile lie at
@@ -44,7 +44,7 @@ ROWS = "needle.rows"  # on the same block: [input rows per output row, input row
 GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
 PLANES = "needle.planes"  # on the block that permutes the result to channels first (`write_planes`)
 ALIKE = (
-    "needle.alike"  # on the padded input: neighbours that are all inside the image or all outside
+    "needle.alike"  # on the padded input: number of neighbours all inside the image or all outside
 )
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
@@ -122,7 +122,7 @@ def _around_tiles(
     grouped = GROUP in details
     # All panels of a group read the same inputs, which are copied for that group only.
     panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
-    # If the batch is symbolic, even the fewest images must have enough tasks for all cores.
+    # If the batch is symbolic, even the fewest images must give enough tasks for all cores.
     images = max(1, least_extent(sch, image_tile))
     symbolic = is_symbolic(sch, row_tile)
     panels, rows = (extent(sch, loop) for loop in (panel, row_tile))

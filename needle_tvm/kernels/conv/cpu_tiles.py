@@ -11,9 +11,9 @@ from needle_tvm._tvm.names import Target
 from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, most_beside
 from needle_tvm.target.info import target_info
 
-# The cost model for tiles, in cycles of one multiply-add each: the number of multiply-adds that
-# must be in flight, the cost of a load beside them, and the costs of each accumulator and each tile
-# before and after the reduction.
+# The cost model for tiles, in units of one multiply-add: the number of multiply-adds that must be
+# in flight, the cost of a load beside them, and the costs of each accumulator and each tile before
+# and after the reduction.
 _IN_FLIGHT = 8  # half as many if the processor executes a vector in two halves
 _LOAD = 0.1  # for a pixel's input, which a multiply-add of AVX-512 reads from memory
 _BROADCAST = 0.7  # for the same load, if it takes its own instruction and register
@@ -69,7 +69,7 @@ def conv_tile(
 ) -> ConvTile:
     """Return the register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
-    Of all tiles that fit the registers, it is the one with the least estimated time. In this
+    It is the tile with the least estimated time of all tiles that fit the registers. In this
     estimate, a partly filled last tile costs as much as a full one, and a tile with few
     accumulators waits for the latency of its multiply-adds. If `group`, the number of output
     channels of a group, is given, the tile's channels divide it. `step` is the number of bytes from
@@ -142,7 +142,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
 
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
-    """Return the numbers of channels that fill a vector of any length, in ascending order."""
+    """Return the numbers of channels that fill a vector of each length, in ascending order."""
     lanes = target_info(target).lanes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
@@ -227,7 +227,7 @@ def tasks(
     """Return (chunks of the panels, strips of the rows): the equal parts that `cores` cores finish
     in the least time.
 
-    `counts` are panels, tiles of images and tiles of rows; `work` is the number of all
+    `counts` are panels, tiles of images and tiles of rows; `work` is the total number of
     multiply-adds; `weights` is the number of weights and the bytes of each. Small tasks copy more
     of the input that they share with others; large tasks exceed the cache or leave a core idle.
     With `whole_pixels`, panels are divided only if there are too few rows: neighbouring cache lines

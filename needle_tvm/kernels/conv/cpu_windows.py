@@ -201,7 +201,7 @@ class _Written:
 
 
 def _windows(found: Reduction, tap: Any) -> _Windows | None:
-    """Return the windows along a row in which `tap` slides; None if `tap` forms no windows."""
+    """Return the windows along a row with the positions `tap`; None if `tap` forms no windows."""
     column = found.spatial[-1]
     condition, term = condition_of(found)
     pair = [column.var, tap.var]
@@ -241,7 +241,8 @@ def _windows(found: Reduction, tap: Any) -> _Windows | None:
 
 
 def _bounds(condition: Any, pair: list[Any], steps: tuple[int, int]) -> tuple[int, int, Any] | None:
-    """Return (first position, end, condition on other axes); None for any other condition."""
+    """Return (first position, end, condition on other axes); None if `condition` has another
+    form."""
     first, end, others = 0, 1 << 30, []
     for part in _conjuncts(condition):
         if not variables_of(part) & set(pair):

@@ -1,9 +1,9 @@
 """Schedules of the input and output transforms of a Winograd convolution (`winograd_te`).
 
-Each transform takes a vector of channels of one tile at a time. It loads all pixels of the tile,
-transforms them along one axis, then along the other, and stores them. The loops over a tile are
-unrolled, so that the code generator knows which row of the transform an element needs: the row's
-coefficients are constants, and zeros among them cost nothing.
+Each transform processes a vector of channels of one tile at a time. It loads all pixels of the
+tile, transforms them along one axis, then along the other, and stores them. The loops over a tile
+are unrolled, so that the code generator knows which row of the transform an element needs: the
+row's coefficients are constants, and zeros among them cost nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AXES = 3  # of a tile: rows, columns, and a vector of channels
 
 @annotated(INPUT)
 def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
-    """Schedule `transformed_input`: threads share out the tiles."""
+    """Schedule `transformed_input`: the threads share the tiles."""
     (pixels,), (whole,) = sch.get_producers(half), sch.get_consumers(half)
     number, tile, channel = sch.get_loops(whole)
     i, j = sch.split(number, [None, int(sch.get(half).annotations[INPUT]) + 2])
@@ -47,7 +47,7 @@ def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> No
 
 @annotated(OUTPUT)
 def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
-    """Schedule `transformed_output` with its fused epilogue: threads share out rows of tiles."""
+    """Schedule `transformed_output` with its fused epilogue: the threads share rows of tiles."""
     m = int(sch.get(half).annotations[OUTPUT])
     between, last = after(sch, [half])
     image, row, column, channel = sch.get_loops(last)

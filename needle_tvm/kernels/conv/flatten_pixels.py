@@ -1,9 +1,9 @@
-"""Puts the pixels of images in one row for 1x1 convolutions, where register tiles fit better.
+"""Puts the pixels of an image in one line for 1x1 convolutions if register tiles then fit better.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` is (1, 1, C, N),
-- there are no strides, padding, dilation and groups, all shapes are static, no extent is 0, and the
-  images have several rows and columns,
+- there are no strides, padding, dilation or groups, all shapes are static, no extent is 0, and
+  the images have several rows and columns,
 - tiles along all H * W pixels are estimated to take less time than tiles in an image's rows.
 
 After: `reshape(conv2d(reshape(x), w))`, with images of H * W rows of one pixel. Neither reshape

@@ -15,8 +15,8 @@ from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_pr
 from needle_tvm.kernels.rule import rule
 from needle_tvm.tir import nests
 
-_THREADS = 128  # threads per block: windows need few registers, and small blocks give many of them
-_MOST_TERMS = 256  # longer sums deserve several threads each, unless there are enough results
+_THREADS = 128  # threads per block: windows need few registers, and small blocks spread well
+_MOST_TERMS = 256  # longer sums need several threads each, unless there are enough results
 _ENOUGH = 1 << 16  # results that keep a large GPU busy with one thread each
 
 
@@ -25,8 +25,8 @@ def per_result(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule one short reduction and its epilogue with one thread per result.
 
     The rule fits a single reduction of constant extents, followed by at most one block, with at
-    least 128 results. More than 256 terms fit only with at least 65,536 results. Returns None for
-    any other function.
+    least 128 results. A sum of more than 256 terms fits only if there are at least 65,536 results.
+    Returns None for any other function.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())

@@ -5,8 +5,8 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO with groups, where
 - the convolution is not depthwise: a group has more than one channel of input or of output,
 - a group's output channels fill so little of a vector that multiplying by extra zeros is faster.
 
-After: a convolution of fewer groups, or of one. Its weights are zero between channels that were in
-different groups before. An infinity or NaN in one input channel makes the results of all groups
+After: a convolution with fewer groups, or with one. Its weights are zero between channels that were
+in different groups before. An infinity or NaN in one input channel makes the results of all groups
 that were merged with its group NaN.
 """
 

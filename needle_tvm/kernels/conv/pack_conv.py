@@ -61,7 +61,7 @@ class _ConvPacker(Packer):
             (padding[2], padding[3]),
         )
         channels, x = self._channels(call, x, n)
-        # Tiles of a symbolic batch, or of images of symbolic sizes, lie in one image each.
+        # With a symbolic batch or symbolic image sizes, each tile lies in one image.
         images = batch if is_static((batch, rows, columns)) else 1
         sizes = self.large(rows, LARGE), self.large(columns, LARGE)
         tile = self._tile(channels, (images, *sizes, n), geometry, w)

@@ -7,8 +7,8 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO with dilation, where
   are estimated to take less time.
 
 After: the sum of these convolutions, with zeros around their results where a tap meets padding. The
-products with padding are left out, not computed: an infinite weight there no longer makes NaN. A
-3x3 window with dilation 12 computes only 18 % of the products of 14 x 14 pixels.
+products with padding are not computed, so an infinite weight there no longer gives NaN. A 3x3
+window with dilation 12 computes only 18 % of the products of 14 x 14 pixels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def split_taps(module: IRModule, target: Target) -> IRModule:
 
 
 class Part(NamedTuple):
-    """The part of one axis that a tap meets: its first input, and the outputs [first, end)."""
+    """The part of an axis that a tap meets: the first input `begin` and the outputs [first,
+    end)."""
 
     tap: int
     begin: int
@@ -46,8 +47,8 @@ class Part(NamedTuple):
 def parts(
     size: int, taps: int, outputs: int, stride: int, dilation: int, before: int
 ) -> list[Part]:
-    """Return the part that each tap of a window meets of `size` inputs; leave out taps that meet
-    only padding."""
+    """Return, for each tap of a window, the part of `size` inputs that the tap meets; leave out
+    taps that meet only padding."""
     found = []
     for tap in range(taps):
         offset = tap * dilation - before  # the input for output 0

@@ -8,8 +8,8 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
   kept, since the kept weights are then copied in every call.
 
 After: `conv2d(x, w[first : last + 1])` with accordingly less padding. The products with padding are
-left out, not computed: an infinite weight there no longer makes NaN. A 3x3 window on an image of
-one pixel becomes a 1x1 window.
+not computed, so an infinite weight there no longer gives NaN. A 3x3 window on an image of one pixel
+becomes a 1x1 window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def trim_taps(module: IRModule, target: Target) -> IRModule:
 
 
 class Axis(NamedTuple):
-    """A convolution along one axis: the taps [first, end) of its weights, and the zeros around."""
+    """A convolution along one axis: the taps [first, end) of its weights, and the zeros around the
+    input."""
 
     first: int
     end: int

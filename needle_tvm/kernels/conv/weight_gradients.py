@@ -1,16 +1,16 @@
 """Replaces the gradient with respect to a convolution's weights with a convolution.
 
-Before: a call of the op `conv_weight` (x, g) without groups, in float32 or float64, where all
+Before: a call to the op `conv_weight` (x, g) without groups, in float32 or float64, where all
 shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and
 the gradient `g` (B, Y, Z, N) with respect to the convolution's output.
 
-After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
+After: `permute(conv2d(permute(x), permute(g)))`, with `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). Convolutions have fast kernels. An output pixel of this convolution is a tap of the
 original, so strides and dilation are exchanged. The results of taps that meet only padding are
-zeros and are not computed, and an infinite gradient that meets only padding makes no NaN.
+zeros and are not computed, and an infinite gradient that meets only padding gives no NaN.
 
-A sum over many pixels is computed in parts, as groups of the batch, which are then added, because
-the error of adding n float32 products one after another grows with n.
+A sum over many pixels is computed in parts, one for each group of images, which are then added: the
+error of adding n float32 products one after another grows with n.
 """
 
 from __future__ import annotations

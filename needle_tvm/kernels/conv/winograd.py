@@ -1,7 +1,7 @@
-"""Replaces 3x3 convolutions with Winograd's minimal filtering, where that is estimated faster.
+"""Replaces 3x3 convolutions with Winograd's minimal filtering if that is estimated to be faster.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- the window is 3x3, without strides, dilation and groups,
+- the window is 3x3, without strides, dilation or groups,
 - `w` depends on parameters of the function alone, and `x` does not,
 - images, rows and columns may be symbolic; no extent is 0, both are float32 or both float64, and
   the input and output channels fill vectors,
@@ -57,8 +57,8 @@ def winograd(module: IRModule, target: Target) -> IRModule:
 
 
 def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
-    """Return m, for m x m results per tile, for a (B, rows, columns, N) output of sums over
-    `channels`, with elements of `item` bytes; None if the direct convolution is faster."""
+    """Return m, where a tile has m x m results; None if the direct convolution is faster. `output`
+    is (B, rows, columns, N); its elements are sums over `channels` and have `item` bytes."""
     batch, rows, columns, n = output
 
     def cost(places: int, numbers: int) -> float:
@@ -80,7 +80,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 
 
 def transformed_bytes(m: int, output: tuple[int, int, int, int], channels: int, item: int) -> int:
-    """Return the bytes of the transformed image or of its products, whichever is larger."""
+    """Return the size in bytes of the transformed image or of its products, whichever is larger."""
     batch, rows, columns, n = output
     tiles = Tiling(m, batch, (rows, columns), (0, 0)).tiles
     return tiles * _numbers(m) * max(channels, n) * item

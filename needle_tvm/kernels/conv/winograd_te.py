@@ -73,7 +73,7 @@ class Tiling(NamedTuple):
 
     @property
     def sizes(self) -> list[Any]:
-        """Images, rows and columns of the results, as TVM takes them."""
+        """Images, rows and columns of the results, as TVM's expressions."""
         return exprs_of((self.batch, *self.results))
 
     def of(self, sizes: Sequence[Any]) -> Tiling:

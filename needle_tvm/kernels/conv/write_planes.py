@@ -1,10 +1,10 @@
-"""Lets convolutions write large results channels first, if nothing reads them channels last.
+"""Lets convolutions write large results with channels first, if nothing reads them otherwise.
 
 Before: `permute_dims(y)` from channels last to channels first, where
-- `y` is a convolution of `pack_conv` that is neither depthwise nor in groups, perhaps with
+- `y` is a convolution of `pack_conv` that is neither depthwise nor grouped, perhaps with
   elementwise operators after it and then a reshape of its images (B * D, ...) to (B, D, ...),
 - each of these values is read only by the next, all shapes are static, and no extent is 0,
-- the result has at least `_LARGE` bytes, with rows enough for all cores, and tiles lie in one
+- the result has at least `_LARGE` bytes and enough rows for all cores, and each tile lies in one
   image.
 
 After: a separate function permutes, and `fuse_planes` lets TVM fuse it into the convolution as if
@@ -80,7 +80,7 @@ class _Rewriter(Rewriter):
 
 
 def fuse_planes(module: IRModule, target: Target) -> IRModule:
-    """Give functions that `write_planes` made the pattern of elementwise operators, in place of the
+    """Mark functions that come from `write_planes` as elementwise operators, in place of the
     pattern that TVM finds for them."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):

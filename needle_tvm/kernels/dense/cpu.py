@@ -65,7 +65,7 @@ DENSE_VARIANTS = tuple(  # without measurements, the first is used
 
 
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
-    """Return the register tile of an (m, k) @ (k, n) matmul whose slowest core finishes first.
+    """Return the register tile for which an (m, k) @ (k, n) matmul ends first on its slowest core.
 
     A tile reads from all its rows in turn, and has no more rows than the L1 cache keeps. Of equally
     fast tiles, take the one whose weights are read by the fewest cores, then the one whose weights
@@ -106,8 +106,8 @@ def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
-    """Return the number of parts to cut `blocks` of rows into. It is the smallest number that,
-    times `panels`, makes tasks that leave the cores idle for at most a twentieth of their time."""
+    """Return the number of parts to cut `blocks` of rows into. It is the smallest number p for
+    which `panels` * p tasks leave the cores idle for at most a twentieth of their time."""
 
     def idle(parts: int) -> float:
         tasks = panels * parts
@@ -122,9 +122,9 @@ def row_parts(panels: int, blocks: int, cores: int) -> int:
 def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs, beside: int = 1) -> None:
     """Schedule a matmul of `dense.pack_weights`, or a batch of them, with its fused epilogue.
 
-    Threads share out the panels: each panel stays in its core's cache while all rows, or a part of
-    them, are multiplied by it. `beside` tiles are computed side by side; `beside` must divide the
-    number of panels.
+    The panels are distributed over the threads: each panel stays in its core's cache while all
+    rows, or a part of them, are multiplied by it. `beside` tiles are computed side by side;
+    `beside` must divide the number of panels.
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = target_info(target).cores
@@ -278,7 +278,7 @@ def _add_up(sch: Schedule, tiles: Any, at: Any) -> None:
 
 def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
     """Split each sum of `tiles` into several over interleaved terms. Return the block of partial
-    sums; None if the accumulators hide the latency of a multiply-add, or terms are too few.
+    sums; None if the accumulators hide the latency of a multiply-add, or there are too few terms.
     """
     *_, k = sch.get_loops(tiles)
     parts = _unroll(extent(sch, k), -(-LATENCY // accumulators))

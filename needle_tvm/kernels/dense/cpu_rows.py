@@ -69,7 +69,8 @@ def dense_by_rows(
 
 def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int:
     """Return the number of tiles (4, 2 or 1) to compute side by side, to hide the latency of a
-    multiply-add. A number above 1 divides the panels, and leaves all cores equal shares."""
+    multiply-add. If it is above 1, it divides the number of panels, and all cores get equal
+    shares."""
     *batch, _, panels, _, _, _ = (extent(sch, loop) for loop in sch.get_loops(tiles))
     cores = target_info(target).cores
     return next(
@@ -99,7 +100,7 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
 
 def exact(function: PrimFunc) -> PrimFunc:
     """Return a matmul with a symbolic number of rows, retiled to tiles of one row, which compute no
-    spare rows; return any other function as it is."""
+    spare rows; return any other function unchanged."""
     tiles = _tiles(function)
     symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
     return retiled(function, 1) if symbolic else function

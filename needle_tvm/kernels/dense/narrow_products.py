@@ -2,8 +2,8 @@
 
 Before: `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)` with a float32 result, where
 - both operands have static shapes of at least two axes, with no extent 0,
-- both are float32, and a narrower precision is requested; or, for a GPU, both are widened from the
-  same half-precision dtype, or both have the half-precision dtype of the result.
+- both are float32 and a narrower precision is requested; or, on a GPU, both are casts from the same
+  half-precision dtype to float32, or both have the same half-precision dtype as the result.
 
 After, for a CPU: the same call with `astype(astype(x, precision), float32)` for each operand, so
 that all rules for float32 matmuls apply.
@@ -11,8 +11,8 @@ that all rules for float32 matmuls apply.
 After, for a GPU: a tensor expression `sum(float32(x) * float32(w))` of operands in the narrow
 dtype, which tensor cores support. Weights are rounded once, at load, and stored in that dtype. A
 value that only matmuls and convolutions read is rounded by the kernel that computes it. All other
-values stay float32 and are rounded on their way into the matmul. tf32 is not a dtype: its operands
-are float32 rounded to 11 significant bits, and the matmul is annotated.
+values stay float32, and the matmul rounds them as it reads them. tf32 is not a dtype: its operands
+are float32 values rounded to 11 significant bits, and the matmul is annotated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant bits
 def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) -> IRModule:
     """Rewrite every matmul and convolution that meets the preconditions, in every Relax function.
 
-    Without a requested precision, a CPU's own rules handle float16 and bfloat16 operands.
+    Without a requested precision, the CPU's own rules handle float16 and bfloat16 operands.
     """
     on_gpu = target_info(target).is_gpu
     if precision == FLOAT32 and not on_gpu:
@@ -51,8 +51,8 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
 
 def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
-    """Return whether `call` is a matmul or convolution that the pass handles. `dtypes` are the
-    dtypes allowed for its result; its operands may have any dtype."""
+    """Return whether `call` is a matmul or convolution that the pass handles, with a result in one
+    of `dtypes`; its operands may have any dtype."""
     if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
     if is_op(call, "relax.matmul"):
@@ -92,7 +92,7 @@ class _OnCpu(_Narrower):
     def _rounded(self, operand: Any) -> Any:
         emit = self.builder_.emit
         if self.precision == "bfloat16":
-            # TVM computes bfloat16 in float32 on a CPU: two casts in one kernel would cancel.
+            # TVM computes bfloat16 in float32 on a CPU: the casts below alone would not round.
             operand = self.builder_.emit_te(
                 lambda x: rounded_to(x, _BFLOAT16_BITS), operand, primfunc_name_hint="to_bfloat16"
             )
@@ -131,8 +131,8 @@ class _OnGpu(_Narrower):
         return self._product(call, operands, self.precision)
 
     def _is_made(self, operand: Any) -> bool:
-        """Return whether a kernel computes `operand`, and so can also round it: it is neither an
-        argument nor a reshape of one."""
+        """Return whether a kernel computes `operand` and so can also round it. This is not the case
+        for an argument or a reshape of one."""
         while isinstance(operand, relax.Var):
             value = self.lookup_binding(operand)
             if not is_op(value, "relax.reshape"):
@@ -180,7 +180,7 @@ def _wide(value: Any) -> Any:
 def matmul(a: te.Tensor, b: te.Tensor, note: dict[str, Any]) -> te.Tensor:
     """Multiply (..., M, K) by (..., K, N), with leading axes broadcast, into (..., M, N) float32.
 
-    `note` is the annotation of the block that sums.
+    `note` annotates the block that sums.
     """
     *_, m, terms = (int(extent) for extent in a.shape)
     n = int(b.shape[-1])
@@ -236,7 +236,7 @@ def rounded_to(x: te.Tensor, bits: int) -> te.Tensor:
         word = tirx.reinterpret("uint32", x(*at))
         odd = (word >> constant(dropped)) & constant(1)
         near = word + (odd + constant((1 << dropped - 1) - 1))
-        # A NaN that is rounded up could become a number.
+        # Rounding up a NaN could make it a number.
         is_nan = (word & constant(0x7FFFFFFF)) > constant(0x7F800000)
         kept = constant(0xFFFFFFFF ^ ((1 << dropped) - 1))
         return tirx.reinterpret("float32", tirx.Select(is_nan, constant(0x7FC00000), near & kept))

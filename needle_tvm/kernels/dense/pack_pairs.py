@@ -1,14 +1,15 @@
-"""Packs bfloat16 weights of matmuls for an instruction that takes two terms at a time.
+"""Packs bfloat16 weights of matmuls for an instruction that multiplies two terms at a time.
 
 Before: `matmul(astype(x), astype(w))` in float32, where
-- `x` (..., K) and `w` (K, N) are bfloat16, with static shapes, no extent is 0, and K is even,
-- `w` depends on parameters of the function alone, and `x` does not,
+- `x` (..., K) and `w` (K, N) are bfloat16 with static shapes, no extent is 0, and K is even,
+- `w` depends only on parameters of the function, and `x` does not,
 - the target has AVX512-BF16.
 
 After: `dense(x, pack_weight(w))`, still with sums and a result in float32, where `pack_weight` lays
 `w` out as panels `[ceil(N / nt)][K / 2][nt][2]`. The product of two bfloat16 numbers is exact in
-float32. So results differ only by the order of the sum, and by subnormal numbers, which the
-instruction flushes to 0. `pack_weights` would widen the weights at load and multiply in float32.
+float32. So results differ only through the order of the sum and through subnormal numbers, which
+the instruction flushes to 0. Without this pass, `pack_weights` would widen the weights at load and
+multiply in float32.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class _PairPacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """Return (K, N) as (ceil(N / columns), K / 2, columns, 2), the last panel zero-padded."""
+    """Lay a weight (K, N) out as (ceil(N / columns), K / 2, columns, 2), the last panel
+    zero-padded."""
     k, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
     return te.compute(
@@ -90,7 +92,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
-    """Multiply (M, K) bfloat16 by panels of a (K, n) weight into (M, n) float32, like
+    """Multiply (M, K) bfloat16 by the panels of a (K, n) weight into (M, n) float32, like
     `pack_weights.dense`."""
     m, k = (int(extent) for extent in x.shape)
     axes = te.reduce_axis((0, k // 2), name="k"), te.reduce_axis((0, 2), name="term")

@@ -1,20 +1,19 @@
 """Packs the weights of matmuls, and replaces the matmuls with a kernel that reads packed weights.
 
 Before: `matmul(x, w)`, where
-- both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices in both,
-  (..., M, K) and (..., K, N),
-- `x` does not depend on parameters of the function alone,
-- `w` depends on parameters alone, or at least four rows of `x` are multiplied by it, so that
-  packing it in every call pays off,
+- `x` is (..., M, K) and `w` is (K, N), or (..., K, N) with the same leading axes; K and N are
+  static,
+- `x` depends on more than parameters of the function,
+- `w` depends only on parameters; or at least four rows of `x` are multiplied by it, so that packing
+  it in every call pays off,
 - both are float32 or both float64, and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
-`[ceil(N / nt)][K][nt]`, the last panel zero-padded, and the matmul reads one panel front to back
-for each register tile of rows by columns. `pack_weight` depends on the weights alone, so
+`[ceil(N / nt)][K][nt]`, the last panel zero-padded. The matmul reads one panel front to back for
+each register tile of rows by columns. `pack_weight` depends only on the weights, so
 `LiftTransformParams` later moves it out of `main`. It is marked opaque so that nothing is fused
-into it, while the elementwise ops after the matmul are fused into its write-back. A `w` that does
-not depend on parameters alone is packed in each call, fused with the views through which it is
-read.
+into it. The elementwise ops after the matmul are fused into the matmul's write-back. If `w` depends
+on more than parameters, it is packed in each call, in a kernel fused with the views of `w`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from needle_tvm.tir.extents import (
 Layout = Callable[[te.Tensor, int], te.Tensor]
 
 _DTYPES = ("float32", "float64")
-_FEWEST_ROWS = 4  # rows of x for each matrix that is packed in every call
+_FEWEST_ROWS = 4  # rows of x from which on it pays off to pack w in every call
 
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
@@ -56,8 +55,8 @@ class Packer(Rewriter):
         self._packed: dict[tuple[Any, int], Any] = {}
 
     def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:
-        """Return `w` in panels, laid out by `layout` or by default by `pack`; packed once for all
-        layers that share it."""
+        """Return `w` packed into panels by `layout` (default: `pack`). A weight that several layers
+        share is packed once."""
         if (w, columns) not in self._packed:
             at_load = self.is_parameter_work(w)
             pattern = OP_PATTERN.opaque if at_load else OP_PATTERN.injective
@@ -119,7 +118,8 @@ class _DensePacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """Return (..., N) as (ceil(N / columns), ..., columns), the last panel zero-padded."""
+    """Lay a weight (..., N) out as (ceil(N / columns), ..., columns), the last panel
+    zero-padded."""
     *inner, n = map(extent_of, weight.shape)
     value = filled_up(weight, columns)
 
@@ -127,7 +127,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
         place = (*at[:-1], panel * columns + at[-1])
         if n % columns == 0:
             return value(*place)
-        # The panel's condition comes first, so that no lane of a vector is checked in whole panels.
+        # The panel's condition comes first: then whole panels need no check for each lane.
         whole = (panel + 1) * columns <= n
         return tirx.if_then_else(whole, weight(*place), value(*place))
 
@@ -135,8 +135,8 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
 
 
 def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
-    """Return a function (..., column) -> element of (..., N). Past the last column, which is read
-    if `columns` does not divide N, it is zero."""
+    """Return a function from indices (..., column) to the element of a weight (..., N). Unless
+    `columns` divides N, elements past the last column are zero."""
     n = int(weight.shape[-1])
 
     def value(*at: Any) -> Any:
@@ -148,7 +148,7 @@ def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
-    """Multiply (M, K) by panels of a (K, n) weight into (M, n), or a batch: (B, M, K), (B, K, n).
+    """Multiply (M, K) by the panels of a (K, n) weight into (M, n), with or without a batch axis.
 
     The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
     Rows past the end repeat the last row, and the write-back drops them.
@@ -170,8 +170,8 @@ def in_tiles(
     axes: Sequence[Any],
     annotation: str,
 ) -> te.Tensor:
-    """Return (..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, in a
-    block with `annotation`, which asks for its rule."""
+    """Sum `term(..., row, panel, column of the panel)` over `axes` into (..., M, n). The block has
+    `annotation`, which selects its scheduling rule."""
     *batch, m, n = shape
     blocks, whole = tiles_in(m, tile.rows)
 

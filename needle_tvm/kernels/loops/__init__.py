@@ -1,1 +1,1 @@
-"""Schedules of loops that belong to no kernel with its own rules."""
+"""Schedules for loops that no kernel's own rules handle."""

@@ -31,11 +31,12 @@ from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
 
 
 def loops(sch: Schedule, target: Target) -> None:
-    """Schedule any function: inline blocks with one reader; threads outside, vectors inside."""
+    """Schedule any function: inline blocks with one reader, run outer loops on threads, and
+    vectorise inner loops."""
     inline_producers(sch, keep=set())
     for block in blocks_of(sch):
         if not sch.get_loops(block):
-            sch.add_unit_loop(block)  # `rfactor` of one block fails if another has no loop
+            sch.add_unit_loop(block)  # `rfactor` fails on any block if some block has no loop
     if rows(sch, target):
         return
     machine = target_info(target)
@@ -70,8 +71,8 @@ def loops(sch: Schedule, target: Target) -> None:
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     """Return as many outermost loops as are needed to give each core a share.
 
-    The other loops stay separate: recovering the indices of a fused loop costs a division for every
-    value.
+    The other loops stay separate, because recovering the indices of a fused loop costs a division
+    per value.
     """
     chosen: list[Any] = []
     tasks = 1
@@ -100,7 +101,7 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     """Tile a transposition (a block that reads along one axis and writes along another) in squares.
 
     A tile uses all elements of its cache lines before the next tile's lines are loaded. Returns the
-    loops outside the tiles; empty if the block is not a transposition.
+    loops outside the tiles, or [] if the block is not a transposition.
     """
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
@@ -119,9 +120,9 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
 
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
-    """Find the loop whose axis is contiguous in an operand that is read across the last loop. Also
-    return how many of the loops before the last one index the operand, in order, after the last
-    loop's axis.
+    """Find the loop along which an operand is contiguous, if the last loop has a larger stride in
+    that operand. Also return the number of the operand's axes after the last loop's axis if the
+    loops just before the last one index them in order; else 0.
     """
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
@@ -166,11 +167,11 @@ def _partial_results(
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return spatial  # a custom reducer: terms are added one after another
+        return spatial  # a custom reducer: its terms are combined one after another
     vector = sch.get_loops(partial)[-1]
     if spatial:
         sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)
-        # The new loops are one per axis: the spatial axes, the vector's last, then the sums.
+        # The new loops are one per axis: first the spatial axes, then the vector, then the sums.
         vector, *sums = sch.get_loops(partial)[2 * len(spatial) :]
         sch.reorder(*sums, vector)
     sch.set_scope(partial, 0, "local")

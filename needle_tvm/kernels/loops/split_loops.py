@@ -1,20 +1,21 @@
-"""Splits vectorised loops at the places where their elements change source.
+"""Splits vectorised loops at the positions where their elements start to come from another source.
 
     for i in range(32): for lane in vectorized(16):
         y[i * 16 + lane] = x[i * 16 + lane - 5] if i * 16 + lane >= 5 else z[i * 16 + lane]
 
-reads lane by lane, since neighbours come from different tensors, as in concatenated and rolled
-tensors. The loop becomes
+reads lane by lane, since neighbours come from different tensors. Concatenated and rolled tensors
+have such loops. The loop becomes
 
     for lane in vectorized(5): y[lane] = z[lane]
     for i in range(32): for lane in vectorized(16): if i * 16 + lane < 507:
         y[i * 16 + lane + 5] = x[i * 16 + lane]
 
-Quotients and remainders of the position, as in repeated tensors, are split at the multiples of the
-divisor. Choices between an element and a constant (padding) stay: they are selects of vectors.
+Loops with quotients and remainders of the position, as in repeated tensors, are split at the
+multiples of the divisor. Choices between an element and a constant (padding) stay, because they
+compile to vector selects.
 
-This is applied to functions after they are scheduled and before `whole_vectors`, which handles the
-last vector of each piece.
+The pass runs after functions are scheduled and before `whole_vectors`, which handles the last
+vector of each piece.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from needle_tvm.kernels.loops.whole_vectors import conditions, start_of
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in, simplified, variables_of
 
-_MOST = 8  # pieces: the code grows with their number
+_MOST = 8  # pieces of a loop; each piece adds code
 _CHOICE = "prim.if_then_else"
 
 
@@ -36,8 +37,8 @@ def split_loops(function: PrimFunc) -> PrimFunc:
 
 
 def cuts(block: Any, lanes: int) -> list[int]:
-    """Return the places along the last axis of a block where the form of its element changes, in
-    ascending order and without the ends, if the axis is to be vectorised by `lanes`."""
+    """Return the positions along the last axis of a block at which to split its loop, if it is to
+    be vectorised by `lanes`: in ascending order, without the axis's ends."""
     if not isinstance(block.body, NODES.store) or not block.iter_vars:
         return []
     axis = block.iter_vars[-1]
@@ -66,7 +67,7 @@ def _is_choice(node: Any) -> bool:
 
 
 def _parts(choice: Any) -> tuple[Any, Any, Any]:
-    """Return the condition of a choice, and its values if the condition holds and if not."""
+    """Return the condition of a choice, its value if the condition holds, and its value if not."""
     if isinstance(choice, NODES.select):
         return choice.condition, choice.true_value, choice.false_value
     condition, one, other = choice.args
@@ -74,8 +75,8 @@ def _parts(choice: Any) -> tuple[Any, Any, Any]:
 
 
 def _comparisons(condition: Any, position: Any) -> list[Any] | None:
-    """Return the comparisons in a condition that depends on `position` alone; None if one of them
-    is not linear in `position`, so that its outcome may change more than once."""
+    """Return the comparisons in a condition. Return None if the condition depends on more than
+    `position`, or if a comparison is not linear in it and so may change its outcome repeatedly."""
     if variables_of(condition) != {position} or nodes_in(condition, NODES.load):
         return None
     found = [each for kind in NODES.comparisons for each in nodes_in(condition, kind)]
@@ -85,13 +86,14 @@ def _comparisons(condition: Any, position: Any) -> list[Any] | None:
 
 
 def _at(expr: Any, position: Any, place: int) -> int:
-    """Return the value at `place` of an expression of `position` alone."""
+    """Return the value at `position` = `place` of an expression that depends only on `position`."""
     value = tirx.const(place, str(position.ty))
     return int(simplified(nests.substitute(expr, {position: value})))
 
 
 def _changes(comparison: Any, position: Any, end: int) -> set[int]:
-    """Return the place, if any, from which a linear comparison has a different outcome from 0."""
+    """Return the position, if any, from which on a linear comparison's outcome differs from that at
+    position 0."""
     low, high = 0, end - 1
     first = _at(comparison, position, low)
     if _at(comparison, position, high) == first:
@@ -117,13 +119,13 @@ def _divisions(root: Any, position: Any) -> list[Any]:
 
 
 def _multiples(division: Any, position: Any, end: int) -> set[int]:
-    """Return the places where a quotient grows by one."""
+    """Return the positions at which a quotient grows by one."""
     first = -_at(division.a, position, 0) % int(division.b)
     return set(range(first or int(division.b), end, int(division.b)))
 
 
 def _changed(loop: Any) -> Any:
-    """Return the pieces of a loop over vectors; the loop itself if it has another form."""
+    """Return the pieces of a loop over vectors, or the loop itself if it cannot be split."""
     inner = loop.body
     if not isinstance(inner, NODES.loop) or inner.kind != tirx.ForKind.VECTORIZED:
         return loop

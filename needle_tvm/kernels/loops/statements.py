@@ -2,7 +2,7 @@
 
 Before: parallel loops, perhaps with annotation WORK.
 
-After: a loop with too little work to be worth waking threads runs on one thread.
+After: a loop with so little work that waking threads is not worth it runs on one thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES
 
-_ON_ONE_THREAD = 1 << 13  # instructions that end before other threads would have woken up
+_ON_ONE_THREAD = 1 << 13  # instructions that one thread finishes before others would wake up
 
 
 def statements(function: PrimFunc) -> PrimFunc:
-    """Rewrite a function's own statements; other functions have no such loops."""
+    """Make the function's loops serial if their WORK annotation says that they have little work."""
     return function.with_body(nests.map_nodes(function.body, NODES.loop, _on_one_thread))
 
 

@@ -13,10 +13,11 @@ the loop becomes
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). TVM does so
-for two buffers that the function allocates if each element is read at the position at which an
-element is written. A buffer that an outer loop computes part by part has no element before its
-part. So elements are computed twice only if all operands read along the vector are parameters.
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). For two
+buffers that the function allocates, TVM does so if every iteration reads the operand at the
+position at which it writes the result. If an outer loop computes a buffer part by part, only the
+current part is stored, so a vector that is moved back would read before its start. So elements are
+computed twice only if all operands read along the vector are parameters.
 
 If the end is symbolic, the last elements are computed one by one:
 
@@ -24,10 +25,11 @@ If the end is symbolic, the last elements are computed one by one:
         if i * 16 <= n - 16: for lane in vectorized(16): y[i * 16 + lane] = ...
         else: for lane in range(n - i * 16): y[i * 16 + lane] = ...
 
-A rule may ask for the same rewrite of all blocks of a tile: in a loop `for t` over tiles with the
-annotation `ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
+A scheduling rule may ask that whole tiles, with all their blocks, be moved back in the same way: in
+a loop `for t` over tiles that is annotated with `ENDS_AT`, each position `t * width` becomes
+`min(t * width, end - width)`.
 
-No schedule primitive does this, so it is applied to functions after they are scheduled.
+No schedule primitive does this, so the pass rewrites functions after they are scheduled.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.extents import is_multiple
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of
 
-# Annotation of a loop over tiles; its value is the number of elements along the axis, at least one
-# tile. Elements may be computed twice: the last tile ends where the axis does.
+# Annotation of a loop over tiles. Its value is the number of elements along the axis, which must be
+# at least the width of a tile. The last tile is moved back to end with the axis, so some elements
+# may be computed twice.
 ENDS_AT = "needle.ends_at"
 
 
@@ -58,7 +61,7 @@ def whole_vectors(function: PrimFunc) -> PrimFunc:
 
 
 def _changed(loop: Any, parameters: Collection[Any]) -> Any:
-    """Return the rewritten loop, or the loop itself if it has another form."""
+    """Return the rewritten loop, or the loop itself if it needs no rewrite or does not fit."""
     realize, lane = loop.body, loop.loop_var
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, NODES.realize):
         return loop
@@ -98,8 +101,8 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _moved_back(loop: Any) -> Any:
-    """Return a loop over tiles with `ENDS_AT`, changed so that the last tile ends at this place;
-    return any other loop as it is."""
+    """Return a loop that is annotated with `ENDS_AT`, changed so that its last tile ends at the
+    annotated position; return any other loop unchanged."""
     if ENDS_AT not in loop.annotations:
         return loop
     tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])
@@ -128,8 +131,8 @@ def _ends_at(condition: Any, end: int) -> bool:
 
 
 def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
-    """Return the parts of a conjunction that differ between lanes, and the rest as a
-    conjunction."""
+    """Split a conjunction: return the parts that differ between lanes, and the conjunction of the
+    others."""
     if isinstance(predicate, tirx.And):
         left, right = (conditions(part, lane) for part in (predicate.a, predicate.b))
         return left[0] + right[0], tirx.all(left[1], right[1])
@@ -153,9 +156,9 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 
 def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
-    """Return whether a block reads one of the function's own buffers at quotients or remainders
+    """Return whether a block reads a buffer that the function allocates at quotients or remainders
     that change within a vector. Under a condition, TVM 0.27 would find no bounds for these indices,
-    and would keep the loops' variables in the buffer's extents."""
+    and the buffer's extents would depend on loop variables."""
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     along = {axis.var for axis, value in axes if lane in variables_of(value)}
     own = (load for load in loads_in(realize.block) if load.source not in parameters)
@@ -166,7 +169,8 @@ def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[An
 
 
 def _lanes(loop: Any, width: int, condition: Any) -> Any:
-    """Return a copy of the loop over `width` lanes, only under `condition`, with new variables."""
+    """Return a copy of the loop with `width` lanes and new variables, whose block runs only if
+    `condition` holds."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
     body = nests.realize(values, nests.renewed(realize.block), condition)
@@ -180,7 +184,7 @@ def _one_by_one(loop: Any, count: Any, condition: Any) -> Any:
 
 
 def start_of(position: Any, lane: Any, width: int) -> Any:
-    """Return `number * width` of a position `number * width + lane`; None for other positions."""
+    """Return `number * width` if `position` is `number * width + lane`, else None."""
     if not isinstance(position, tirx.Add) or not position.b.same_as(lane):
         return None
     start = position.a

@@ -1,5 +1,5 @@
-"""The steps of an LSTM, a GRU or a plain RNN as one kernel.
+"""Fuses each step of an LSTM, a GRU or a plain RNN into one kernel.
 
-`gates` fuses a product in the body of a scan with the elementwise work on its columns, and packs
-the weight by gates. It works on the body before the body is lowered.
+`gates` rewrites the body of a scan before the body is lowered: it fuses a product with the
+elementwise work on its columns, and packs the weight by gates.
 """

@@ -2,9 +2,9 @@
 
 The columns of a recurrent weight give the pre-activations of a cell's gates, side by side. The next
 state of a unit needs the pre-activations of all its gates. So a panel of the packed weight holds
-all gates of the same units, and a tile of sums in registers turns directly into the cell's outputs.
-With separate kernels, the product would write all sums before the first sum is read, and in a loop
-the threads would wait for each other between the two kernels.
+all gates of the same units, and the cell's outputs are computed directly from a tile of sums in
+registers. With separate kernels, the product would write all sums before the first sum is read, and
+in a loop the threads would wait for each other between the two kernels.
 
 `fuse_gates` finds such products in the body of a loop.
 """
@@ -36,7 +36,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _MOST_GATES = 8
-_SOME = 16  # rows, in place of a symbolic batch where its size makes no difference
+_SOME = 16  # rows that stand for a symbolic batch where its size makes no difference
 _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
 
 
@@ -50,11 +50,11 @@ class GatesTile:
 
 
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
-    """Return a tile of one vector of units for some rows of a batch of at least one.
+    """Return a tile of one vector of units and several rows, for a batch of at least one row.
 
     The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
-    The number of rows lies between half of the largest number that fits and this number. It is the
-    number that wastes the fewest rows in the last tile; among equals, the largest.
+    The tile has more than half of the most rows that fit: the number of rows that wastes the fewest
+    rows in the last tile, and the largest such number.
     """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
@@ -71,9 +71,9 @@ def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) 
 def gates_tiles(
     least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
 ) -> list[GatesTile]:
-    """Return the tiles for a symbolic batch within these bounds, fewest rows first. A few rows have
-    a tile of exactly their size; more rows use the tile that covers them with the fewest spare
-    rows."""
+    """Return the tiles for a symbolic batch of `least` to `most` rows, fewest rows first. There are
+    tiles of 1 and 2 rows for such batches; a larger batch will use the tile that covers it with the
+    fewest spare rows."""
     largest = _most_rows(target, gates)
     rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
     fitting = sorted(each for each in rows if each <= largest)
@@ -89,8 +89,8 @@ def _most_rows(target: Target, gates: int) -> int:
 
 
 def pack_gates(w: te.Tensor, gates: int, units: int) -> te.Tensor:
-    """Return (K, gates * H) as panels (ceil(H / units), K, gates, units), with zeros past the last
-    unit."""
+    """Pack a weight (K, gates * H) into panels (ceil(H / units), K, gates, units), with zeros past
+    the last unit."""
     inner, width = map(int, w.shape)
     hidden = width // gates
 
@@ -107,7 +107,7 @@ def pack_gates(w: te.Tensor, gates: int, units: int) -> te.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PackGates(Op):
-    """Packs a recurrent weight by gates: the op of `pack_gates`."""
+    """The op that packs a recurrent weight by gates, with `pack_gates`."""
 
     units: int
     gates: int
@@ -126,11 +126,12 @@ class PackGates(Op):
 
 @dataclass(frozen=True, eq=False)
 class GatedProduct(Op):
-    """A cell's outputs from the sums h @ w (B, gates * H) and from other values: a tuple of values
-    of shape (B, H) or (B, gates * H). The inputs are h (B, K), the panels of w, and the other
-    values."""
+    """Computes a cell's outputs from the sums h @ w (B, gates * H) and from other values.
 
-    cell: Body  # its inputs: the sums, and the other values
+    The inputs are h (B, K), the panels of w, and the other values. The result is a tuple of values
+    of shape (B, H) or (B, gates * H)."""
+
+    cell: Body  # its inputs are the sums and the other values
     gates: int
     tiles: tuple[GatesTile, ...]
 
@@ -148,7 +149,7 @@ class GatedProduct(Op):
 
         inputs = [h, panels, *others]
         shapes = [list(each.shape) for each in writer.outputs]
-        # Buffers begin where their memory does, so that a loop can place them in its own memory.
+        # Without offsets (`layout=None`), a loop can place the buffers in its own memory.
         outputs = te.extern(
             shapes,
             inputs,
@@ -165,7 +166,7 @@ class _Cell:
     """Writes the kernel of a GatedProduct with TVM's statement builder.
 
     A unit's outputs are expressions of variables. Each variable stands for a sum, an operand's
-    element, or a kept value; a tile puts its own values in their places.
+    element, or a kept value; each tile substitutes its own values.
     """
 
     def __init__(self, cell: Body, h: Any, panels: Any, others: Sequence[Any]) -> None:
@@ -177,7 +178,7 @@ class _Cell:
         self._row, self._unit = (tirx.Var(name, "int64") for name in ("row", "unit"))
         self._sums = [tirx.Var(f"sum{gate}", self._dtype) for gate in range(self._gates)]
         self._elements: dict[str, _Element] = {}  # by operand and indices
-        self._known: dict[Any, Any] = {}  # the variables of values that are kept
+        self._known: dict[Any, Any] = {}  # the variables of kept values, by tensor
         self.fits = True  # whether all outputs can be computed unit by unit
         self._whole = te.placeholder((self._batch, width), h.dtype, name="sums")
         self._others = [te.placeholder(each.shape, each.dtype, name="other") for each in others]
@@ -194,11 +195,11 @@ class _Cell:
         ]
 
     def _of(self, tensor: Any) -> range:
-        """Return the gates for which an output has elements."""
+        """Return the numbers of the gates for which an output has elements."""
         return range(int(tensor.shape[1]) // self._hidden)
 
     def _value(self, tensor: Any, indices: Sequence[Any]) -> Any:
-        """Return an element of a value."""
+        """Return the element of a tensor at `indices`, as an expression of the variables."""
         key = _key(tensor)
         if key in self._known:
             return self._known[key]
@@ -206,7 +207,7 @@ class _Cell:
             gate = simplified(tirx.floordiv(simplified(indices[1] - self._unit), self._hidden))
             rest = simplified(indices[1] - self._unit - gate * self._hidden)
             if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
-                self.fits = False  # TVM's functions would turn an exception into another one
+                self.fits = False  # an exception would be replaced by another one in TVM's code
                 return tirx.const(0, self._dtype)
             return self._sums[int(gate)]
         if isinstance(tensor.op, te.PlaceholderOp):
@@ -229,7 +230,7 @@ class _Cell:
     def write(
         self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
     ) -> None:
-        """Write the kernel; its code picks among `tiles`, fewest rows first, by the batch."""
+        """Write the kernel, whose code picks one of `tiles` (fewest rows first) by the batch."""
         tile, *rest = tiles
         if not rest:
             self._tiles(s, tile, ins, outs)
@@ -245,7 +246,7 @@ class _Cell:
     def _tiles(self, s: Any, tile: GatesTile, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         loop = s.parallel if tile.is_parallel else s.serial
         (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
-        # One loop over all tiles: threads share them more evenly than panels, which may be few.
+        # One loop over all tiles: they spread over threads more evenly than a few panels would.
         with loop(0, -(-self._hidden // tile.units) * blocks) as number:
             panel, block = tirx.floordiv(number, blocks), tirx.floormod(number, blocks)
             rows = [tirx.min(block * tile.rows + r, self._batch - 1) for r in range(tile.rows)]
@@ -295,8 +296,8 @@ class _Cell:
             at = {self._row: row, self._unit: panel * units + lane}
             return others[element.operand][tuple(nests.substitute(i, at) for i in element.at)]
 
-        # In a last panel that is not full, operands are loaded one by one: a vector would read past
-        # the last unit, where there may be no memory.
+        # If the last panel is not full, its operands are loaded one by one: a vector would read
+        # past the last unit, perhaps outside the buffer.
         staged = [e for e in self._elements.values() if e.by_unit] if count < units else []
         staging: Any = local(len(staged)) if staged else None
         if staged:
@@ -351,7 +352,7 @@ class _Element:
 
 
 def _key(tensor: Any) -> Any:
-    # `==` of tensors builds an expression, so compare these instead.
+    # `==` on tensors builds an expression, so these are compared instead.
     return tensor.op, int(tensor.value_index)
 
 
@@ -364,7 +365,8 @@ def _emitted(op: Op, given: tuple[Any, ...]) -> Any:
 
 
 def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """Return the values of a unit that several other values read, to compute once, in order."""
+    """Return, in the order of their computation, the values of one element per unit that several
+    other values read, so that they are computed once."""
     order: dict[Any, Any] = {}
     readers: dict[Any, int] = {}
 
@@ -392,12 +394,12 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 
 
 def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
-    """Return the body with a GatedProduct for each product that fits; others stay as they are.
+    """Return the body with each product that fits replaced by a GatedProduct.
 
-    The product multiplies a value by a constant input (from number `constant` on) whose columns are
-    a whole number of gates, at least two. It is fused with the pointwise steps that lead from it to
-    values of one gate's shape. All these values must have the product's dtype, since values of
-    other dtypes would have to be widened and rounded as `translate` does."""
+    Such a product multiplies a value by a constant input (from number `constant` on) whose columns
+    form two or more gates. It is fused with the pointwise steps that lead from it to values of one
+    gate's shape. All these values must have the product's dtype, since values of other dtypes would
+    have to be widened and rounded as `translate` does."""
     number = len(body.inputs)
     while number < body.count:
         found = _cluster(body, number, constant)
@@ -460,7 +462,7 @@ def _is_matrix(spec: Any, h: Spec) -> bool:
 
 
 def _leaving(body: Body, inside: set[int]) -> list[int]:
-    """Return the values of a set of steps that other steps or outputs read."""
+    """Return the steps of a set whose values other steps or the body's outputs read."""
     read = set(body.outputs)
     for number, step in body.numbered():
         if number not in inside:
@@ -471,7 +473,8 @@ def _leaving(body: Body, inside: set[int]) -> list[int]:
 def _fused(
     body: Body, product: int, inside: set[int], gates: int, target: Target
 ) -> tuple[Body, int] | None:
-    """Return the body with the cluster as one step, and the number of the next step to examine."""
+    """Fuse a cluster; return the new body and the number of the next step to examine. Return None
+    if the cluster cannot be computed unit by unit."""
     steps, specs = dict(body.numbered()), body.specs()
     outputs = _leaving(body, inside)
     h, w = steps[product].inputs
@@ -488,7 +491,7 @@ def _fused(
     made = GatedProduct(cell, gates, tuple(tiles))
     if not _is_of_units(cell, (specs[h].shape[1], gates, units), dtype):
         return None
-    # Steps that do not depend on the cluster come before it: the cluster may read their values.
+    # Steps that do not depend on the product come before the cluster, which may read their values.
     kept = [n for n, _ in body.numbered() if n not in inside]
     place = {n: n for n in range(len(body.inputs))}
     result: list[Step] = []
@@ -512,7 +515,7 @@ def _fused(
 
 def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
     """Return whether all outputs of a cell can be computed unit by unit."""
-    cell = replaced(cell, lambda extent: _SOME)  # a batch that is a number
+    cell = replaced(cell, lambda extent: _SOME)  # a symbolic batch becomes a number
     inner, gates, units = sizes
     h = te.placeholder((cell.inputs[0].shape[0], inner), dtype)
     panels = te.placeholder((1, inner, gates, units), dtype)
@@ -521,6 +524,6 @@ def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two extents are equal; equal symbolic extents have the same text."""
+    """Return whether two extents are equal; equal symbolic extents have equal strings."""
     one, other = extent_of(one), extent_of(other)
     return str(one) == str(other)

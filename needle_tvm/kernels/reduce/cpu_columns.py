@@ -10,7 +10,7 @@ becomes, for vectors of 16,
 
 The results stay in registers. The last vector overlaps the one before, so that a row of any length
 is read in whole vectors; the overlap is computed twice, with the same result. Pooling of
-channels-last images is such a reduction: a position in the padding is skipped for all channels at
+channels-last images is such a reduction, and it skips a position in the padding for all channels at
 once.
 """
 
@@ -31,14 +31,14 @@ from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 _MOST_VECTORS = 8  # vectors of results at a time: half of 16 registers; operands take the rest
 _FEWEST_LANES = 4
 _BRANCH = "prim.if_then_else"
-_LATENCY = 8  # vectors combined before the first result is ready
+_LATENCY = 8  # vectors that can be combined before the first result is ready
 
 
 def columns(block: Any, target: Target) -> Nests | None:
     """Return the nest that replaces a reduction with contiguous results (see the module docstring).
 
-    Return None if results and terms are not contiguous along the last axis, or if it has too few
-    results to fill a vector.
+    Return None if results or terms are not contiguous along the last axis, or if that axis has too
+    few results to fill a vector.
     """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
@@ -77,8 +77,8 @@ def columns(block: Any, target: Target) -> Nests | None:
 
 
 def fresh(axes: Sequence[Any], dtype: str) -> tuple[list[Any], dict[Any, Any]]:
-    """Return axes of a new block like the axes of an old one, and a map from old variables to
-    new."""
+    """Return copies of a block's axes for a new block, and a map from the old to the new
+    variables."""
     new = [nests.axis(each.var.name, int(each.dom.extent), nests.SPATIAL, dtype) for each in axes]
     return new, {old.var: each.var for old, each in zip(axes, new, strict=True)}
 
@@ -93,8 +93,9 @@ def in_rows(
 ) -> Any:
     """Return the nest of a block that writes whole rows of results.
 
-    `work` is the number of terms per row. The row has its own axis, of extent 1: a block can only
-    be computed at another block if the region it writes begins at a multiple of an axis (TVM 0.27).
+    `work` is the number of terms per row. The row has its own axis, of extent 1: in TVM 0.27, a
+    block can be computed at another block only if the region it writes begins at a multiple of an
+    axis.
     """
     result, indices = found.result, found.block.body.indices
     row = nests.axis("row", 1, nests.SPATIAL, str(found.reduced[-1].var.ty))
@@ -106,7 +107,7 @@ def in_rows(
 
 
 def width_of(found: Reduction, length: int, target: Target) -> int | None:
-    """Return the lanes of the widest vector that `length` results fill; None if they fill none."""
+    """Return the width of the widest vector that `length` results fill; None if they fill none."""
     width = target_info(target).lanes(str(found.result.dtype))
     while width > length:
         width //= 2
@@ -114,8 +115,8 @@ def width_of(found: Reduction, length: int, target: Target) -> int | None:
 
 
 class Tiles:
-    """A row of `length` elements as tiles of a few vectors. The last vectors are moved back so that
-    they end with the row."""
+    """The tiles of a row of `length` elements, a few vectors each. Vectors that would reach past
+    the end are moved back so that they end with the row."""
 
     def __init__(self, length: int, width: int, most: int = _MOST_VECTORS) -> None:
         self.length, self.width = length, width
@@ -133,8 +134,8 @@ class Kept:
     """A tile of results in registers: the reduction of `term` over the axes `reduced`, where
     `condition` holds (None: everywhere).
 
-    A tile of few vectors has several sets of accumulators, combined at the end, so that no
-    accumulator waits for itself.
+    A tile of few vectors has several sets of accumulators, which are combined at the end. Then no
+    addition waits for the one before it.
     """
 
     def __init__(
@@ -220,10 +221,10 @@ def _divide(parts: int, terms: int) -> bool:
 
 
 def condition_of(found: Reduction) -> tuple[Any, Any]:
-    """Return (condition, term): the condition under which a term counts, None if it always does.
+    """Return the condition under which a term counts (None: always), and the term.
 
-    Where the condition fails, the term is the reduction's start value, as in the padding around an
-    image.
+    If the condition does not hold, the term is the reduction's start value, as in the padding
+    around an image.
     """
     term = found.term
     name = getattr(getattr(term, "op", None), "name", "")
@@ -233,7 +234,7 @@ def condition_of(found: Reduction) -> tuple[Any, Any]:
 
 
 def _side_by_side(found: Reduction, variable: Any) -> bool:
-    """Return whether the terms of neighbouring results are neighbours in memory, or the same."""
+    """Return whether neighbouring results read neighbouring or equal elements of each operand."""
     condition, term = condition_of(found)
     if condition is not None and variable in variables_of(condition):
         return False

@@ -1,4 +1,4 @@
-"""Finds the reductions in a function, takes them apart, and replaces them with rewritten nests."""
+"""Finds and analyses the reductions in a function, and replaces them with rewritten nests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle_tvm.kernels.blocks import blocks_of, inline_producers
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-Nests = tuple[list[Any], list[Any]]  # the nests that replace a block, and the buffers between them
+Nests = tuple[list[Any], list[Any]]  # the nests that replace a block, and their own buffers
 Rewrite = Callable[[Any], Nests | None]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
@@ -19,14 +19,14 @@ _DTYPES = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class Reduction:
-    """result[...] = combine(result[...], term) over the axes `reduced`, starting with `start`."""
+    """result[...] = combine(result[...], term) over the axes `reduced`, starting from `start`."""
 
     block: Any
     spatial: list[Any]
     reduced: list[Any]
     term: Any
     combine: Callable[[Any, Any], Any]
-    across: str | None  # LLVM's reduction of a vector; None: combine halves of the vector instead
+    across: str | None  # the LLVM intrinsic that reduces a vector; None: combine its halves instead
 
     @property
     def result(self) -> Any:
@@ -38,7 +38,7 @@ class Reduction:
 
 
 def rewritten(function: PrimFunc, rewrites: Sequence[Rewrite]) -> PrimFunc:
-    """Inline the blocks that can be inlined, and replace each reduction by the nests of the first
+    """Inline all blocks that can be inlined, and replace each reduction by the nests from the first
     of `rewrites` that returns nests.
 
     Returns the function itself if no rewrite returns nests.
@@ -82,8 +82,8 @@ def _only_block(statement: Any) -> Any:
 
 
 def reduction(block: Any) -> Reduction | None:
-    """Take a block's reduction apart; None if it is not a sum, maximum or minimum over axes of
-    constant extents other than 0."""
+    """Return the parts of a block's reduction; None unless it is a sum, maximum or minimum over
+    axes of constant extents other than 0."""
     store, axes = block.body, list(block.iter_vars)
     if not isinstance(store, NODES.store) or not isinstance(block.init, NODES.store):
         return None
@@ -128,8 +128,8 @@ def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | No
     def combine(a: Any, b: Any) -> Any:
         return tirx.Select(tirx.isnan(a), a, tirx.Select(type(compared)(a, b), a, b))
 
-    # If the vector were halved step by step, each step would repeat the expression three times, and
-    # TVM would take minutes.
+    # If the vector were halved step by step, each step would repeat its operands in the expression
+    # several times, and TVM would take minutes.
     return term, combine, "fmaximum" if isinstance(compared, tirx.GT) else "fminimum"
 
 

@@ -10,8 +10,8 @@ becomes, for vectors of 16 (1000 = 62 * 16 + 8),
     total[i] = the lanes of rest[i], combined by halves
 
 The last vector overlaps the one before, so that a row of any length is read in whole vectors. TVM's
-`rfactor` gives the same code if the lanes divide the row. Otherwise `rfactor` gives a block bounds
-that are lost when the block is computed at another block (TVM 0.27).
+`rfactor` gives the same code if the lanes divide the row. Otherwise TVM 0.27 loses the bounds that
+`rfactor` puts on a block once the block is computed at another block.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-_CHAINS = (4, 2)  # vectors side by side in long rows, so that no sum waits for the previous one
-_LONG = 4  # iterations of the loop that make a row long
+_CHAINS = (4, 2)  # vectors per iteration in long rows, so that no sum waits for the previous one
+_LONG = 4  # a row is long if the loop has at least this many iterations
 _FEWEST_LANES = 4
-_FEWEST_TERMS = 8  # fewer terms are faster to add one by one
+_FEWEST_TERMS = 8  # with fewer terms, it is faster to add them one by one
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A reduction whose last `along` axes are contiguous in every operand that differs between
-    terms."""
+    """A reduction whose last `along` axes are contiguous in every operand that the terms do not
+    share."""
 
     found: Reduction
     along: int
@@ -49,7 +49,7 @@ class _Stretch:
 def partial_results(block: Any, target: Target) -> Nests | None:
     """Return the nests that replace a reduction over contiguous terms, and their buffers.
 
-    Return None if the terms are not contiguous, or too few.
+    Return None if the terms are not contiguous, or if there are too few of them.
     """
     found = reduction(block)
     along = 0 if found is None else _contiguous(found.term, found.reduced)
@@ -62,14 +62,14 @@ def partial_results(block: Any, target: Target) -> Nests | None:
     while width > length:
         width //= 2
     while along < len(found.reduced) and width >= _FEWEST_LANES and length % width:
-        width //= 2  # the rest of each stretch would have to be added as well
+        width //= 2  # otherwise the rest of each stretch would have to be added separately
     if width < _FEWEST_LANES or length < _FEWEST_TERMS:
         return None
     return _Writer(stretch, width).nests()
 
 
 class _Writer:
-    """Writes the nests of one reduction; `_indices` returns a result's index in their buffers."""
+    """Writes the nests of one reduction."""
 
     def __init__(self, stretch: _Stretch, width: int) -> None:
         self._found, self._width = stretch.found, width
@@ -102,7 +102,7 @@ class _Writer:
         return partial
 
     def _rest(self, before: Any) -> Any:
-        """Add the last terms: a whole vector that ends with the row and overlaps earlier terms."""
+        """Add the last terms: a whole vector that ends with the row and overlaps the one before."""
         found, width = self._found, self._width
         values: dict[Any, Any] = {}
         spatial, lane, rest = self._begin("rest", width, values)
@@ -110,7 +110,7 @@ class _Writer:
         at = [*self._indices(values), lane.var]
         old = before[tuple(at)]
         value = found.combine(old, nests.substitute(found.term, values))
-        if found.combine is tirx.Add:  # no term may be added twice
+        if found.combine is tirx.Add:  # do not add a term twice
             seen = width - self._length % width
             value = tirx.Select(lane.var >= seen, value, old)
         self._end("rest", [*spatial, lane], rest, value, at)
@@ -151,7 +151,7 @@ class _Writer:
         self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: width}))
 
     def _along(self, position: Any) -> dict[Any, Any]:
-        """Return the values of the contiguous axes at a position in their stretch."""
+        """Return the indices along the contiguous axes of a position in their flattened range."""
         values = {}
         axes = self._found.reduced[-self._along_axes :]
         for axis in reversed(axes[1:]):
@@ -185,8 +185,8 @@ def _contiguous(term: Any, reduced: list[Any]) -> int:
 
 
 def _is_stretch(load: Any, axes: list[Any]) -> bool:
-    """Return whether the last indices of a load are these axes, with full extents except for the
-    first."""
+    """Return whether the last indices of a load are these axes, all but the first of which have the
+    buffer's full extents."""
     count, variables = len(axes), {axis.var for axis in axes}
     indices, shape = list(load.indices), list(load.source.shape)
     if len(indices) < count or any(variables_of(i) & variables for i in indices[:-count]):

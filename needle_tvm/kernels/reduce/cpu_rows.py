@@ -1,7 +1,7 @@
 """Schedules functions with several steps per row, such as normalisations and softmax, row by row.
 
-One row (or the slab under one index of the leading axes) goes through all steps before the next row
-begins. Intermediates stay in the core's own cache, and one parallel region does everything.
+All steps of one row (or of the slab under one index of the leading axes) run before those of the
+next row. Intermediates stay in the core's own cache, and there is only one parallel region.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from needle_tvm.kernels.blocks import (
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, written_dtype
 
-_FEW_LOADS = 3  # loads in an expression that is not worth a buffer
+_FEW_LOADS = 3  # an expression with at most this many loads is not worth a buffer
 
 
 def rows(sch: Schedule, target: Target) -> bool:
-    """Schedule a function of several steps row by row. Return False, and do nothing, if it does not
-    fit.
+    """Schedule a function of several steps row by row. If it does not fit, return False and leave
+    the schedule as it is.
 
     The function's producers must be inlined already. It fits if it has several blocks, no axis of
-    extent 0 and no reduction in its last block, and if all other blocks can be computed under some
-    leading loops of the last block without recomputation, each in every iteration.
+    extent 0 and no reduction in its last block. All other blocks must be computable under some
+    leading loops of the last block, in every iteration and without recomputation.
     """
     depth = _shared_loops(sch)
     if depth == 0:
@@ -53,7 +53,7 @@ def rows(sch: Schedule, target: Target) -> bool:
         partial.add(_partial_results(sch, block, lanes))
     names = [sch.get(block).name_hint for block in blocks_of(sch)]
     row = _computed_together(sch, depth)
-    # Before reductions are decomposed: afterwards no block would be a whole reduction.
+    # This comes before reductions are decomposed: afterwards no block would be a whole reduction.
     shared = 1
     if machine.cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
         tasks = in_tasks(sch, row, machine.cores)
@@ -76,7 +76,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
-    """Return whether the vectors of `kernels.reduce.cpu_partial` are kept for one row at a time."""
+    """Return whether only one row's vectors of `kernels.reduce.cpu_partial` are kept at a time."""
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
@@ -96,7 +96,7 @@ def _shared_loops(sch: Schedule) -> int:
     if any(axis.iter_type != tirx.IterVar.DataPar for axis in sch.get(blocks[-1]).iter_vars):
         return 0
     work = _work(sch)
-    # A row of partial results helps even if each row has one result.
+    # Vectors of partial results stay in cache even if the rows have one result each.
     most = len(sch.get_loops(blocks[-1])) - (not any(is_partial(sch, block) for block in blocks))
     for depth in range(most, 0, -1):
         if not can_fuse(sch, sch.get_loops(blocks[-1])[:depth]):
@@ -104,7 +104,7 @@ def _shared_loops(sch: Schedule) -> int:
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
-            trial.parallel(row)  # TVM raises an error if rows write into each other's values
+            trial.parallel(row)  # TVM raises an error if rows overwrite each other's values
             if _work(trial) <= work:
                 _check_order_is_free(trial)
                 return depth
@@ -114,8 +114,8 @@ def _shared_loops(sch: Schedule) -> int:
 
 
 def _check_order_is_free(sch: Schedule) -> None:
-    """Raise SCHEDULE_ERROR if the loops under the shared loop cannot be reordered, as for a block
-    that only some of the rows compute."""
+    """Raise SCHEDULE_ERROR if the loops under the shared loop cannot be reordered. This happens if
+    only some of the rows compute a block."""
     for block in blocks_of(sch)[:-1]:
         own = sch.get_loops(block)[1:]
         if own:
@@ -123,14 +123,15 @@ def _check_order_is_free(sch: Schedule) -> None:
 
 
 def _is_plain(block: Any) -> bool:
-    """Return whether a block writes one value and no axis has extent 0."""
+    """Return whether a block writes one buffer and no axis has extent 0."""
     extents = [axis.dom.extent for axis in block.iter_vars]
     empty = any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in extents)
     return not empty and len(block.writes) == 1
 
 
 def _computed_together(sch: Schedule, depth: int) -> Any:
-    """Compute all blocks under the last one's first `depth` loops, fused; return the fused loop."""
+    """Fuse the last block's first `depth` loops, compute all other blocks under the fused loop, and
+    return it."""
     *inner, last = blocks_of(sch)
     row = sch.fuse(*sch.get_loops(last)[:depth])
     for block in reversed(inner):
@@ -170,15 +171,15 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return None  # a custom reducer: terms are added one after another
+        return None  # a custom reducer: its terms are combined one after another
     return str(sch.get(partial).name_hint)
 
 
 def _divisor(sch: Schedule, term: Any, lanes: int) -> int:
-    """Return the width of the vector of partial results; 1 for none.
+    """Return the width of the vector of partial results, or 1 if no width fits.
 
-    The width must divide the terms, since a block's bounds are lost when it is computed at another
-    block (TVM 0.27). Whole vectors are tried first, then other widths down to 4.
+    The width must divide the number of terms, since TVM 0.27 loses a block's bounds when the block
+    is computed at another block. Whole vectors are tried first, then other widths down to 4.
     """
     widths = [lanes, *range(2 * lanes, 3, -1)]
     terms = least_extent(sch, term)
@@ -198,9 +199,9 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A separate loop for the remainder. TVM 0.27 fails to partition loops whose variables it does
-    # not narrow to 32 bits, because it compares numbers of two types. This happens around a sum if
-    # an extent is symbolic, and if a choice between int64 values depends on the variables.
+    # Ask for a separate loop for the remainder. TVM 0.27 fails to partition loops whose variables
+    # it does not narrow to 32 bits, because it compares numbers of two types. This happens around a
+    # sum if an extent is symbolic, and if a choice between int64 values depends on the variables.
     symbolic = any(is_symbolic(sch, loop) for loop in sch.get_loops(block))
     wide = written_dtype(sch.get(block)) == "int64"
     if not whole and not (summed and symbolic) and not wide:

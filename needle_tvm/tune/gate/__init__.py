@@ -1,5 +1,5 @@
-"""The gate: whether a candidate's results are correct.
+"""The gate, which decides whether a candidate's results are correct.
 
-`gate` imports no TVM, so it can judge results of other machines. It compares them with the outputs
-of `reference` (float64) for the inputs of `cases`, within the tolerance of `analysis`.
+`gate` does not import TVM, so it can also judge results from other machines. It compares them with
+float64 results from `reference` for the inputs from `cases`, within the tolerance from `analysis`.
 """

@@ -1,4 +1,4 @@
-"""Analyse a TIR function: its arrays, its tolerance, and the values of its integer inputs.
+"""Analyse a TIR function: its arrays, its tolerance, and allowed values of its integer inputs.
 
 `reference` runs these analyses before it writes a gate.
 """
@@ -19,14 +19,14 @@ from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.tir.functions import NODES, nodes_in, written_dtype
 from needle_tvm.tune.gate.gate import Parameter, is_float
 
-# Functions whose value jumps at certain values of the argument.
+# Functions whose value jumps at certain arguments.
 _STEPS = ("floor", "ceil", "round", "trunc", "nearbyint", "fmod", "truncmod", "floormod")
 
 _PLAIN, _CLAMPED, _COMPUTED = "plain", "clamped", "computed"  # how an index uses a loaded value
 
 
 def parameters_of(function: PrimFunc) -> tuple[Parameter, ...]:
-    """Return the function's arrays in its order.
+    """Return the function's arrays, in the order of its parameters.
 
     Raises TuningError if a shape is not fixed, or if the function writes none of its arrays.
     """
@@ -67,7 +67,7 @@ def tolerance(function: PrimFunc) -> float:
 
 
 def decides(function: PrimFunc) -> bool:
-    """Return whether results may jump when a rounded number passes a certain value."""
+    """Return whether results may jump when a rounded number crosses some threshold."""
     for kind in NODES.comparisons:
         if any(_is_float(node.a) for node in nodes_in(function, kind)):
             return True
@@ -79,7 +79,7 @@ def decides(function: PrimFunc) -> bool:
 
 
 def multiplied_dtypes(function: PrimFunc) -> set[str]:
-    """Return the stored floating-point dtypes that are multiplied with themselves.
+    """Return the floating-point dtypes of which the function multiplies two values.
 
     A value that is widened before the multiplication counts by its stored dtype, because a tensor
     core reads the stored value.
@@ -96,8 +96,8 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
 def multiplies_tf32(function: PrimFunc) -> bool:
     """Return whether a block is annotated to multiply tf32 factors stored as float32.
 
-    Such a function only ever receives numbers rounded to tf32, because only tensor cores would drop
-    the bits of other numbers.
+    Such a function must only be tested with numbers that are rounded to tf32: with other numbers,
+    tensor cores drop bits and other code does not.
     """
     return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
 
@@ -109,12 +109,12 @@ def _narrow(expr: Any) -> Any:
 
 
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
-    """Return (lowest value, highest value + 1) that each integer input may hold as an index.
+    """Return, for each integer input, (lowest, highest + 1) of the values that are safe as indices.
 
-    An input used directly as an index may hold every position of its axis, and one clamped to the
-    axis may hold as many negative values too. An input that is used in other computations of an
-    index holds 0 or 1, or only 0 if the axis has one position. The same range holds for all integer
-    inputs. Returns no ranges if nothing is used as an index.
+    An input used directly as an index may have any position along its axis, and one clamped to the
+    axis may have as many negative values too. An input that is used in other computations of an
+    index has values 0 and 1, or only 0 if the axis has one position. All integer inputs share one
+    range. Returns no ranges if no loaded value is used in an index.
     """
     accesses = nodes_in(function, NODES.load) + nodes_in(function, NODES.store)
     extents: list[int] = []
@@ -142,7 +142,7 @@ def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
 
 
 def _form(index: Any, extent: int) -> str:
-    """Return how an index is made from a loaded value: plain, clamped or computed."""
+    """Return how an index is derived from a loaded value: plain, clamped or computed."""
     if isinstance(index, tirx.Max) and isinstance(index.a, tirx.Min):
         if _fixed(index.a.b) == extent - 1 and isinstance(index.b, tirx.IntImm):
             return _CLAMPED

@@ -1,6 +1,6 @@
-"""The inputs of a gate's cases: ordinary values, and values at the limits of arithmetic.
+"""Generates the inputs of a gate's cases: ordinary values, and values at the limits of arithmetic.
 
-`reference` computes the expected results for them.
+`reference` computes the expected results.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from needle_runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
-# The cases are in order of importance, in case there is no room or time for all.
+# The cases, in order of importance: there may not be room or time for all.
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
 _TF32 = np.uint32(0xFFFFE000)  # the bits of a float32 that tf32 keeps
-_ZERO_SHARE = 0.25  # fraction of the values, for each sign
-_FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the exponent's range
+_ZERO_SHARE = 0.25  # fraction of the values that become +0.0, and fraction that become -0.0
+_FRACTIONS = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03)  # of the largest exponent
 
 
 def ordinary(
@@ -54,8 +54,7 @@ def ordinary(
 
 
 def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
-    """Return the inputs, with the floating-point inputs multiplied by 2**`exponent`, which causes
-    no rounding."""
+    """Return the inputs, with floating-point inputs multiplied by 2**`exponent`."""
     return [
         aligned_copy(np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
         if is_float(a.dtype.name)
@@ -65,7 +64,8 @@ def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
 
 
 def exponents(parameters: Sequence[Parameter]) -> list[int]:
-    """Return the powers of two to scale a function's inputs by, greatest first."""
+    """Return the exponents of the powers of two that may scale a function's inputs, largest
+    first."""
     floats = [np.dtype(each.dtype) for each in parameters if is_float(each.dtype)]
     if not floats:
         return []
@@ -88,11 +88,12 @@ def zeros(arrays: Sequence[Array], seed: Sequence[int]) -> list[Array]:
 
 
 def special(arrays: Sequence[Array], seed: Sequence[int]) -> list[list[Array]]:
-    """Return two choices of inputs: a NaN and both infinities in every input, or in only one.
+    """Return two alternative lists of inputs: with a NaN and both infinities in every input, or in
+    only one.
 
-    If a single sum covers a whole input, the first choice leaves no finite result. The second puts
-    these values in the largest input, often the weight, where each reaches only one column of the
-    result.
+    If one sum covers a whole input, the first alternative leaves no finite result. The second puts
+    these values in the largest input. This is often the weight, whose elements each affect only one
+    column of the result.
     """
     floats = [i for i, a in enumerate(arrays) if is_float(a.dtype.name) and a.size]
     if not floats:
@@ -116,8 +117,8 @@ def _strewn(arrays: Sequence[Array], places: Sequence[int], seed: Sequence[int])
 def perturbed(arrays: Sequence[Array], seed: Sequence[int]) -> tuple[list[Array], float]:
     """Return the inputs in float64, perturbed within their precision, and the largest epsilon.
 
-    Each number changes by up to its dtype's epsilon, relatively. The epsilon returned is 0 if no
-    input is floating-point.
+    The relative change of each number is at most its dtype's epsilon. The returned epsilon is 0 if
+    no input is floating-point.
     """
     rng = np.random.default_rng(seed)
     result: list[Any] = []
@@ -134,5 +135,5 @@ def perturbed(arrays: Sequence[Array], seed: Sequence[int]) -> tuple[list[Array]
 
 
 def widened(arrays: Sequence[Array]) -> list[Array]:
-    """Return the inputs with floating-point ones as float64."""
+    """Return the inputs, with floating-point inputs converted to float64."""
     return [aligned_copy(a.astype(np.float64)) if is_float(a.dtype.name) else a for a in arrays]

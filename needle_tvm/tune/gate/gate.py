@@ -1,8 +1,8 @@
-"""Judge a candidate's results: stored test cases, and the comparison with them.
+"""Store a gate's test cases, and compare a candidate's results with them.
 
 `reference.write` writes a gate, a folder with inputs and their expected results; `measure.steps`
 loads it as a `Gate` and checks candidates against it. `measure.cluster` copies the folder to other
-machines. All arrays are .npy files, mapped into memory as they are needed.
+machines. All arrays are .npy files, which are mapped into memory when they are needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from needle_runtime.process import atomic
 from needle_tvm.errors import TuningError
 
 Array = np.ndarray[Any, Any]
-Call = Callable[[list[Array], list[Array]], object]  # inputs, and outputs to write into
+Call = Callable[[list[Array], list[Array]], object]  # takes inputs, and outputs to write to
 
 ORDINARY = "ordinary"  # the case that is timed; every gate has it
 _FACTS = "gate.json"
 _FORMAT = 1
-_GUARD = 16 << 10  # bytes before and after a result: detects writes up to a few rows too far
-_UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never gives
-_RUNS = 2  # runs of the ordinary case: a race between threads may give the right result once
+_GUARD = 16 << 10  # bytes before and after a result, to detect writes up to a few rows too far
+_UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never produces
+_RUNS = 2  # runs of the ordinary case, since a race between threads may go well once
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Parameter:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the whole array."""
+        """The size of the array in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -53,9 +53,9 @@ class Expected:
     """The expected values of one output in one case.
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
-    `tolerance * scale` from its value; NaNs and infinities must be the same. The value of an
-    `alternatives` array at the same place is correct too, because rounding decides which of two
-    right answers comes out.
+    `tolerance * scale` from its value; NaNs and infinities must be the same. The element at the
+    same position in an array of `alternatives` is correct too: it is there if rounding decides
+    between two correct answers.
     """
 
     values: Array
@@ -79,8 +79,9 @@ class Expected:
 class Verdict:
     """The result of a check.
 
-    `difference` is the largest over all cases, relative to the scale of its case; it is infinite
-    for a NaN or infinity out of place. `wrong` is one line, empty if everything is correct.
+    `difference` is the largest difference in all cases, relative to the case's scale; it is
+    infinite if a NaN or infinity is missing or unexpected. `wrong` is one line that says what is
+    wrong, or empty.
     """
 
     difference: float
@@ -95,9 +96,9 @@ class Verdict:
 class Gate:
     """The cases in a folder that a `Writer` has written.
 
-    `facts` says how they were made: "tolerance" (relative, the widest of all outputs), "reference"
-    ("float64", or the dtype in which the expected results were computed), "seed", and "left_out"
-    ({case: reason}).
+    `facts` describes them: "tolerance" (relative; the largest of all outputs), "reference"
+    ("float64", or else the dtype in which the expected results were computed), "seed", and
+    "left_out" ({case: reason}).
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -122,7 +123,7 @@ class Gate:
             raise TuningError(f"{path}: is not a readable gate ({error})") from error
 
     def inputs(self, case: str) -> list[Array]:
-        """Return a case's inputs, 64-byte aligned; writes to them do not reach the files."""
+        """Return a case's inputs, 64-byte aligned; writing to them does not change the files."""
         return [
             _read(self.folder / f"{case}.{i}.npy", each.dtype, "c")
             for i, each in enumerate(self.parameters)
@@ -141,7 +142,7 @@ class Gate:
     def check(self, call: Call) -> Verdict:
         """Run every case through `call` and compare the results, up to the first wrong case.
 
-        `call` receives C-contiguous arrays, 64-byte aligned. Its exceptions pass through.
+        `call` receives C-contiguous arrays, 64-byte aligned. Its exceptions are not caught.
         """
         worst = 0.0
         for case in (*self.cases, *[ORDINARY] * (_RUNS - 1)):
@@ -185,9 +186,9 @@ class Gate:
 
 
 class Guarded:
-    """Memory for one result, prefilled so that unwritten elements show, with a guard on each side.
+    """Memory for one result, prefilled to detect unwritten elements, with a guard on each side.
 
-    `array` is the result, 64-byte aligned; the function may write nothing else.
+    `array` is the result, 64-byte aligned; the function must not write outside it.
     """
 
     def __init__(self, shape: Sequence[int], dtype: str) -> None:
@@ -208,9 +209,9 @@ class Guarded:
         return bool((self._before != _UNWRITTEN).any() or (self._after != _UNWRITTEN).any())
 
     def unwritten(self) -> Array:
-        """Return a mask of the elements that still hold the prefilled value.
+        """Return a mask of the elements that have the prefilled value.
 
-        An integer may have been set to this value by the function.
+        The function may have set an integer to this value.
         """
         if not self.array.size:
             return np.zeros(self.array.shape, bool)
@@ -222,20 +223,21 @@ class Guarded:
         return np.asarray((each == _UNWRITTEN).all(axis=-1))
 
     def surely_unwritten(self) -> Array:
-        """Return `unwritten` for floating point, else no element: arithmetic gives no such NaN."""
+        """Return `unwritten` for floats, else a mask that is False everywhere: only a float's
+        prefilled value, a special NaN, proves that the function did not write it."""
         if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
             return np.zeros((), bool)
         return self.unwritten()
 
 
 def is_float(dtype: str) -> bool:
-    """Return whether this is a floating-point dtype, including bfloat16."""
+    """Return whether `dtype` is a floating-point dtype, including bfloat16."""
     kind = np.dtype(dtype)
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 
 
 class Writer:
-    """Writes a gate: `add` each case, then `finish`; without `finish`, the folder is not a gate."""
+    """Writes a gate: `add` each case, then call `finish`, without which the folder is no gate."""
 
     def __init__(self, folder: Path, parameters: Sequence[Parameter]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

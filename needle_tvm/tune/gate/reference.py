@@ -1,9 +1,9 @@
-"""Write a gate: the expected results are the unscheduled function's, evaluated in float64.
+"""Write a gate; its expected results are those of the unscheduled function in float64.
 
-`measure.steps.prepare` calls `write`. It first compares these results with the function's results
-in its own dtypes. If an intermediate value overflows, or an approximation of `tanh` is too coarse,
-the function itself is at fault, not a candidate. Such a case is changed, left out, or given the
-tolerance that the function itself needs.
+`measure.steps.prepare` calls `write`. It first compares the float64 results with the function's
+results in its own dtypes. If these differ because an intermediate value overflows or an
+approximation of `tanh` is coarse, the fault is the function's and not a candidate's. Such a case is
+changed, left out, or given the tolerance that the function itself needs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from needle_tvm.tune.gate import analysis, cases
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
 FLOAT64 = "float64"
-_BYTES = 512 << 20  # bytes of all cases together
-_SECONDS = 60.0  # seconds after which no further case is started
-_OWN_ERROR = 8.0  # tolerances by which the function itself may be off, as with a coarse tanh
+_BYTES = 512 << 20  # limit of all cases together
+_SECONDS = 60.0  # after this time, no further case is started
+_OWN_ERROR = 8.0  # error that the function itself may have, in tolerances; tanh may be coarse
 _CONDITION = 64.0  # largest ratio of intermediate values to the result
 _HEADROOM = 2  # powers of two between a large case and the first overflow
-_DRAWS = 4  # most draws of ordinary inputs, until no result cancels to nearly zero
-_QUICK_WORK = 1 << 24  # scalar operations up to which optimising costs more time than it saves
+_DRAWS = 4  # the most draws of ordinary inputs, until no result cancels to nearly zero
+_QUICK_WORK = 1 << 24  # scalar operations; with fewer, LLVM's optimiser takes more than it saves
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Function:
         return _call(self.own, self.parameters, inputs, lambda dtype: dtype)
 
     def reference(self, inputs: Sequence[Array]) -> list[Array]:
-        """Return the results, the floating-point ones as float64."""
+        """Return the reference results; floating-point results are float64."""
         if self.wide is None:
             return [_float64(result) for result in self.run(inputs)]
         wide = _call(self.wide, self.parameters, cases.widened(inputs), _wide_dtype)
@@ -109,8 +109,8 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
-    """Return (inputs, expected results) of a case that is not ordinary, or the reason that there is
-    none."""
+    """Return (inputs, expected results) of a case other than ORDINARY, or the reason why the case
+    is left out."""
     if not any(is_float(array.dtype.name) for array in inputs):
         return "no input is a floating-point number"
     tried: list[list[Array]] = []
@@ -141,7 +141,7 @@ def _case(
 
 
 def _usual(result: Array) -> bool:
-    """Return whether a result has no infinities and is large enough to hide underflows."""
+    """Return whether a result has no infinities, and is so large that underflows do not matter."""
     if not is_float(result.dtype.name) or not result.size:
         return True
     wide = np.abs(result.astype(np.float64))
@@ -152,7 +152,7 @@ def _usual(result: Array) -> bool:
 
 
 def _conditioned(expected: Expected) -> bool:
-    """Return whether the scale comes from the result and not from larger terms that cancelled."""
+    """Return whether the scale is about the result's size, so that no larger terms cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
     return expected.scale <= _CONDITION * largest_magnitude(expected.values)
@@ -161,16 +161,16 @@ def _conditioned(expected: Expected) -> bool:
 def _expected(
     function: _Function, inputs: Sequence[Array], seed: int, *, may_jump: bool = False
 ) -> list[Expected] | None:
-    """Return the expected values of each output, or None if the function itself is too far off.
+    """Return the expected values of each output, or None if the function itself is too inaccurate.
 
-    If rounding decides which of two numbers comes out (`may_jump`), the function's own result is
-    accepted too, and so is the result for slightly perturbed inputs. In the cases at the limits of
-    arithmetic, poor conditioning may have the same effect; in those cases it counts as too far off.
+    If rounding can decide between two results (`may_jump`), the function's own result is accepted
+    too, and so is the result for slightly perturbed inputs. In cases at the limits of arithmetic,
+    poor conditioning may have the same effect; there the function counts as too inaccurate.
 
-    The scale is the largest finite magnitude of the result. If the result moves further than that
-    when every input is off by its epsilon (counted in epsilons), the scale is that distance. So a
-    single sum that happens to cancel, and exp of a large number, are not held to a precision that
-    their inputs do not have.
+    The scale is the largest finite magnitude of the result. If inputs that are off by up to their
+    epsilon move the result by more than epsilon * scale, the scale is that distance / epsilon. So a
+    sum that happens to cancel, or exp of a large number, need not be more precise than its inputs
+    allow.
     """
     values = function.reference(inputs)
     own = [_float64(result) for result in function.run(inputs)]
@@ -229,7 +229,8 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
 
 
 def _loaded(module: IRModule, target: Target, path: Path) -> Any:
-    """Return the function "main" from a library: in-memory compilation is much slower."""
+    """Compile a module to a library and return its function "main". Compiling in memory would be
+    much slower."""
     library.write(module, target, path)
     function = library.load(path)["main"]
     path.unlink()
@@ -249,7 +250,7 @@ def _float64(array: Array) -> Array:
 
 
 def _in_range(array: Array, dtype: str) -> Array:
-    """Return the float64 values, with infinities where `dtype` would overflow."""
+    """Return the float64 values, replaced by infinities where `dtype` would overflow."""
     if not is_float(dtype) or dtype == FLOAT64:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -263,7 +264,7 @@ def _call(
     inputs: Sequence[Array],
     dtype_of: Callable[[str], str],
 ) -> list[Array]:
-    """Return the arrays that `run` writes, given these inputs."""
+    """Call `run` with these inputs, and return the arrays that it writes."""
     ffi = load_ffi()
     remaining = iter(inputs)
     arrays = []

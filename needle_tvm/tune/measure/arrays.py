@@ -1,4 +1,4 @@
-"""The arrays of a call on a device with its own memory, a GPU; `devices` uses them."""
+"""Copies a call's arrays to and from a GPU; `devices` uses this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from needle_tvm._tvm.names import tvm
 from needle_tvm.lower.libraries import prefix_view
 from needle_tvm.tune.gate.gate import Array, Gate
 
-_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and the value of each byte
+_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # number of bytes behind a result, and the value of each
 
 SPILLED = "memory behind an output was written"
 
@@ -21,8 +21,8 @@ SPILLED = "memory behind an output was written"
 class Arrays:
     """A call's arrays copied to `device`, with a guard behind each output.
 
-    `tensors` are in the function's order. There is no guard before an output, because compiled
-    functions accept an array only at the start of its memory.
+    `tensors` are in the order of the function's parameters. There is no guard before an output,
+    because compiled functions accept an array only at the start of its memory.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Measure candidates on other machines, as the tasks of a Dask cluster. This module imports no TVM
-by itself.
+"""Measure candidates on other machines, as tasks of a Dask cluster. Importing this module does not
+import TVM.
 
 `bench` uses `Cluster` in place of its local worker. Users start Dask's scheduler and workers
 themselves; docs/tuning.md says how. A task (`run_task`) carries a request with its files to a
 worker, which runs it as this machine would: in a process of `Workers`, killed at its limits. Dask
-gives a worker one candidate at a time, and a dead worker's candidates to the others.
+gives each worker one candidate at a time, and gives a dead worker's candidates to the others.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 RESOURCE = "needle"  # a worker that offers this resource measures candidates
-LOST = "lost"  # kind of a candidate whose measuring failed on every try: its quality is unknown
+LOST = "lost"  # kind of a candidate that could not be measured in any try: its quality is unknown
 WAIT_SECONDS = 30.0  # how long to wait for a worker
 
 _CONNECT_SECONDS = 10.0
-_POLL_SECONDS = 0.5  # between looks at the workers
+_POLL_SECONDS = 0.5  # interval between checks of the workers
 _RETRIES = 2  # retries of a task that fails for a reason other than its candidate
-_LIBRARIES = ("path", "rule", "candidate")  # a request's keys that name a file
+_LIBRARIES = ("path", "rule", "candidate")  # the keys of a request that name a library
 _PACKAGES = ("needle-dl", "apache-tvm", "apache-tvm-ffi")
 _SERVICE = "needle_tvm.tune.measure.services:serve"
 
@@ -50,7 +50,8 @@ Files = dict[str, bytes]
 
 
 def needs(target: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requirements on a worker for code for `target` (TVM's form). Imports TVM."""
+    """Return what a worker must have to measure code for `target`, TVM's description of a target.
+    Imports TVM."""
     from needle_tvm._tvm.names import make_target
     from needle_tvm.target.info import target_info
 
@@ -64,7 +65,8 @@ def needs(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unfitness(needed: Mapping[str, Any]) -> str:
-    """Return why this machine cannot measure code that has these needs; "" if it can."""
+    """Return the reason that this machine does not meet the requirements `needed`; "" if it
+    does."""
     if platform.machine() != needed["machine"]:
         return f"is a {platform.machine()} machine, and the target needs {needed['machine']}"
     lacking = host.missing_features(needed["features"])
@@ -90,9 +92,9 @@ def run_task(
 ) -> Outcome:
     """Run a `request` of `services.serve` on a worker, in a process with these `limits`.
 
-    `libraries` holds the contents of the request's libraries by its keys, and `gate` the contents
-    of the gate's files by name. Raises ClusterError, naming the worker, if the machine does not
-    meet the requirements `needed`.
+    `libraries` has the contents of the request's libraries, by the request's keys, and `gate` the
+    contents of the gate's files, by file name. Raises ClusterError, naming the worker, if the
+    machine does not meet the requirements `needed`.
     """
     from distributed import get_worker
 
@@ -116,7 +118,8 @@ def run_task(
 
 @functools.cache
 def _workers(threads: int) -> Workers:
-    """Return this Dask worker's processes, which end with it, for code with `threads` threads."""
+    """Return this Dask worker's own processes for code with `threads` threads; they end with the
+    Dask worker."""
     environment = thread_environment(threads)
     limits = Limits(seconds=1.0, memory=1 << 30)  # every call passes its own
     return Workers("runner", _SERVICE, processes=1, limits=limits, environment=environment)
@@ -124,7 +127,8 @@ def _workers(threads: int) -> Workers:
 
 @contextmanager
 def _machine_lock() -> Iterator[None]:
-    """Let one candidate at a time run on this machine, even if it has several Dask workers."""
+    """Let only one candidate at a time run on this machine, even if it has several Dask
+    workers."""
     path = Path(tempfile.gettempdir(), f"needle-measuring-{os.getuid()}.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -135,7 +139,7 @@ def _machine_lock() -> Iterator[None]:
 
 
 def check_cluster(address: str, target: Mapping[str, Any], wait: float = WAIT_SECONDS) -> None:
-    """Check that the scheduler answers and has fit workers. Raises the errors of `Cluster`."""
+    """Check that the scheduler answers and has suitable workers. Raises the errors of `Cluster`."""
     _connect(address, needs(target), wait).close()
 
 
@@ -143,10 +147,10 @@ class Cluster(Runner):
     """Measures candidates on a Dask cluster's workers; `map` and `call` are as in `Workers`.
 
     `address` is the scheduler's, such as "tcp://192.0.2.10:8786"; for "tls://", the certificates
-    come from Dask's configuration. `target` is TVM's description of the target of candidates.
-    `limits` apply to a candidate's process on its worker. `wait` is the number of seconds that the
-    cluster may be without a worker. A candidate that no worker could measure has the kind LOST.
-    Works only on Linux. It is a context manager.
+    come from Dask's configuration. `target` is TVM's description of the candidates' target.
+    `limits` apply to a candidate's process on its worker. `wait` is the number of seconds for which
+    the cluster may have no worker. A candidate that no worker could measure has the kind LOST. A
+    Cluster is a context manager and works only on Linux.
 
     Raises ClusterError, with the address, if Dask is not installed, the scheduler cannot be
     reached, no worker offers the resource in time, or a worker does not fit the target. `map` and
@@ -167,7 +171,7 @@ class Cluster(Runner):
         self._client = _connect(address, self._needed, wait)
 
     def close(self, *error: object) -> None:
-        """Leave the cluster; Dask then drops tasks that have not begun."""
+        """Leave the cluster; Dask then drops tasks that have not started."""
         self._gates.clear()
         self._client.close()
 
@@ -177,14 +181,14 @@ class Cluster(Runner):
         limits: Limits | None = None,
         processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index, outcome) for each request of `services.serve`, in the order they end."""
+        """Yield (index, outcome) for each request of `services.serve` as it ends."""
         import dask
         from distributed import TimeoutError as DaskTimeoutError
 
         done: SimpleQueue[Future[Outcome]] = SimpleQueue()
         open_: dict[Future[Outcome], int] = {}
-        # A gate may have many megabytes. As a task's argument it stays with the scheduler, which
-        # sends it again if the worker that holds it dies.
+        # A gate may have many megabytes. As the argument of a task, it stays with the scheduler,
+        # which sends it again if the worker that has it dies.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
             gates = {str(request["gate"]) for request in requests}
             self._gates = {path: self._gates.get(path) or self._gate(path) for path in gates}
@@ -197,7 +201,7 @@ class Cluster(Runner):
                 future = self._next(done)
                 try:
                     outcome = self._outcome(future)
-                except DaskTimeoutError:  # the worker died with the result: measured again
+                except DaskTimeoutError:  # the worker died with the result; Dask measures again
                     future.add_done_callback(done.put)
                     continue
                 yield open_.pop(future), outcome
@@ -228,7 +232,7 @@ class Cluster(Runner):
 
     def _next(self, done: SimpleQueue[Future[Outcome]]) -> Future[Outcome]:
         """Return the next finished future. Raises ClusterError if there is no worker."""
-        missing: float | None = None  # since when there has been no worker
+        missing: float | None = None  # the time since which there has been no worker
         while True:
             with suppress(Empty):
                 return done.get(timeout=_POLL_SECONDS)
@@ -255,7 +259,8 @@ def _same(files: Files) -> Files:
 
 
 def _connect(address: str, needed: Mapping[str, Any], wait: float) -> Client:
-    """Return a client of a cluster after checking that all its measuring workers are fit."""
+    """Connect to a cluster, check that all its measuring workers are suitable, and return the
+    client."""
     try:
         from distributed import Client
         from distributed import TimeoutError as DaskTimeoutError
@@ -292,7 +297,7 @@ def _connect(address: str, needed: Mapping[str, Any], wait: float) -> Client:
 
 
 def _measuring(client: Client, address: str) -> tuple[list[str], int]:
-    """Return the measuring workers, and the number of the others."""
+    """Return the names of the workers that measure, and the number of other workers."""
     from distributed import TimeoutError as DaskTimeoutError
 
     try:

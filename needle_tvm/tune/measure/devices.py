@@ -1,16 +1,15 @@
-"""The devices of this machine that candidates run on: their arrays and their clocks.
+"""Runs and times candidates on this machine's devices.
 
-`steps` checks and times candidates with them:
+`steps` checks and times candidates with these devices:
 
     device = DEVICES["cuda"](0)
     call = device.call(code, gate, inputs, outputs)   # copies the arrays to the device
     seconds = call.clock(100)                         # per call, over 100 calls
     wrong = call.fetch()                              # copies inputs and outputs back
 
-A candidate is timed warm on every device: the candidate is called repeatedly, so its operands are
-where the last call left them. In a model, too, a kernel finds most of its operands in a cache (its
-weights in a GPU's L2, if the model's weights fit in it), and `tune.whole_model` times the real
-model.
+A candidate is timed warm on every device: it is called repeatedly, so its operands are where the
+last call left them. In a model, too, a kernel finds most of its operands in a cache (its weights in
+a GPU's L2, if the model's weights fit), and `tune.whole_model` times the real model.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ MAIN = "main"
 
 
 class Call(Protocol):
-    """A call of a function on its arrays, which are on a device. `most_calls` is the limit for
-    `clock` and `evaluate`."""
+    """A function with its arguments, arrays on a device, ready to be called. `most_calls` is the
+    limit for `clock` and `evaluate`."""
 
     most_calls: int
 
@@ -40,13 +39,13 @@ class Call(Protocol):
         """Call the function; its results are on the host once `fetch` has returned."""
 
     def clock(self, calls: int) -> float:
-        """Return the seconds per call of `calls` calls, to compare functions in turn."""
+        """Return the seconds per call over `calls` calls, to compare functions in alternation."""
 
     def evaluate(self, calls: int) -> float:
-        """Return the seconds per call, with the least overhead of timing, to rank candidates."""
+        """Return the seconds per call, timed with the least overhead, to rank candidates."""
 
     def fetch(self) -> str:
-        """Copy inputs and outputs back to the host; return a fault found in them, or ""."""
+        """Copy inputs and outputs back to the host; return a fault that was found, or ""."""
 
 
 class Device(Protocol):
@@ -55,11 +54,11 @@ class Device(Protocol):
     def call(
         self, code: Any, gate: Gate, inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> Call:
-        """Prepare a call of a library's function on these arrays, which are 64-byte aligned."""
+        """Prepare a call of a library's function with these arrays, which are 64-byte aligned."""
 
 
 class Processor:
-    """This machine's CPU; arrays stay in NumPy's memory."""
+    """This machine's CPU, which uses NumPy's arrays in place."""
 
     def __init__(self, index: int) -> None:
         load_ffi()
@@ -93,8 +92,8 @@ class _HostCall:
 
 
 class CudaDevice:
-    """A GPU. Its context belongs to this process: after a kernel's error, the context and the
-    process are unusable."""
+    """A GPU. Its context belongs to this process: after an error in a kernel, both are
+    unusable."""
 
     def __init__(self, index: int) -> None:
         memory.load_cuda_runtime()
@@ -107,7 +106,7 @@ class CudaDevice:
 
 
 class _CudaCall:
-    """A call that is timed by the GPU's own clock (see `runtime.device_clock`)."""
+    """A call that the GPU's own clock times (see `runtime.device_clock`)."""
 
     most_calls = MOST_CALLS
 
@@ -127,7 +126,7 @@ class _CudaCall:
     evaluate = clock
 
     def fetch(self) -> str:
-        self._on.device.sync()  # raises a kernel's error here if not before
+        self._on.device.sync()  # raises the error of a kernel that failed
         return SPILLED if self._arrays.fetch() else ""
 
 

@@ -1,8 +1,8 @@
-"""The work of a forked child for its request, and the format of its answer.
+"""Handles a request in a forked child, and defines the format of its answer.
 
 `template` forks the children and reads their answers. An answer is three lines: kind and detail,
-the value (both JSON), and a checksum of the two. The checksum distinguishes a whole answer from one
-that was cut short or overwritten, without parsing the value, which may be long.
+the value (both JSON), and a checksum of both lines. The checksum shows whether an answer is
+complete, without parsing the value, which may be long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def work(
     """Answer the request and exit; this runs in the child.
 
     `answer` and `output` are the pipes for the answer and for printed output. `foreign` are
-    descriptors of the template: ends of other children's pipes, which would stay open.
+    descriptors inherited from the template, such as other children's pipes; the child closes them.
     """
     try:
         die_with_parent(template)
@@ -53,19 +53,19 @@ def work(
         os.close(output)
         folder.mkdir()
         os.environ["TMPDIR"] = str(folder)
-        tempfile.tempdir = None  # tempfile then looks it up again
+        tempfile.tempdir = None  # so that tempfile reads TMPDIR again
         _limit(message["memory"])
         value = "null"
         try:
             value = json.dumps(function(message["request"]))
             head = (OK, "")
-        except BaseException as error:  # even a SystemExit comes from the candidate
+        except BaseException as error:  # the candidate may even raise SystemExit
             said = str(error).splitlines() or [""]
             detail = f"{type(error).__name__}: {said[0]}"
             lacking = isinstance(error, MemoryError) or lacks_memory(str(error))
             head = (MEMORY if lacking else ERROR, detail)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # the function may have closed it
+            with suppress(OSError, ValueError):  # the function may have closed the stream
                 stream.flush()
         lines = [json.dumps(head).encode(), value.encode()]
         lines.append(b"%d" % zlib.crc32(lines[1], zlib.crc32(lines[0])))
@@ -73,7 +73,7 @@ def work(
         while left:
             left = left[os.write(answer, left) :]
         os._exit(0)
-    except BaseException:  # not the function's fault: a full disk, for example
+    except BaseException:  # an error outside the function, such as a full disk
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -81,7 +81,7 @@ def work(
 
 
 def complete(answered: bytearray) -> tuple[str, str, bytes] | None:
-    """Return kind, detail and value of an answer, or None unless the child wrote it completely."""
+    """Return kind, detail and value of an answer, or None if it is incomplete."""
     parts = bytes(answered).split(b"\n")
     if len(parts) != 4 or parts[2] != b"%d" % zlib.crc32(parts[1], zlib.crc32(parts[0])):
         return None
@@ -95,9 +95,10 @@ def lacks_memory(text: str) -> bool:
 
 
 def _limit(memory: int) -> None:
-    """Make an allocation far beyond the limit fail at once; `template` samples smaller excesses."""
+    """Make allocations far beyond the limit fail at once; `template` detects smaller excesses."""
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # first to be killed if memory runs out
+        # If memory runs out, the kernel kills this process first.
+        Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     status = Path("/proc/self/status").read_text().splitlines()
     (data,) = (int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))

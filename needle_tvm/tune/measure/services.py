@@ -1,4 +1,4 @@
-"""The services that the search's worker processes offer; `bench` names `serve` to its `Workers`."""
+"""The services of the search's worker processes; `bench` passes `serve` to its `Workers`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Services of tuning's worker processes: prepare a gate, build a candidate, check and time it.
 
-Each service takes one request, a JSON object, and returns another; `tune.measure.services` lists
-them and `tune.measure.workers` runs them. Modules are passed as TVM's JSON text with one PrimFunc
-called "main", targets as TVM's description.
+Each service takes a request, a JSON object, and returns a JSON object; `tune.measure.services`
+lists the services and `tune.measure.workers` runs them. A module is passed as TVM's JSON text, with
+one PrimFunc called "main", and a target as TVM's description.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from needle_tvm.tune.gate import reference
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Gate, Guarded, Verdict
 from needle_tvm.tune.measure.devices import DEVICES, Call, Device
 
-_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # blocks in `compare`, and the seconds of a block
-_SLICE = 0.05  # fraction of a candidate's timing that one slice takes
+_BLOCKS, _BLOCK_SECONDS = 9, 0.03  # number and duration of the blocks in `compare`
+_SLICE = 0.05  # duration of a slice, as a fraction of a candidate's timing
 
 
 def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compile a candidate into a shared library.
 
     request: `module`, `target`, `path` of the library, and optionally `spills`, the most bytes that
-    a GPU thread may spill. Returns {"bytes": its size}, or {"unfit": reason}. Raises TVM's errors
-    for a module it cannot compile, CudaCompilerError if nvcc cannot compile it, and TuningError if
-    linking fails.
+    a GPU thread may spill. Returns {"bytes": size of the library}, or {"unfit": reason}. Raises
+    TVM's errors if TVM cannot compile the module, CudaCompilerError if nvcc cannot, and TuningError
+    if linking fails.
     """
     module = load_module(request["module"])
     target = make_target(request["target"])
@@ -60,8 +60,8 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     """Check a candidate, and time it if it is correct.
 
     request: `path` of its library, `gate` (the folder), meta_schedule's `number`, `repeat` and
-    `min_repeat_ms`, and `device`, where it runs: [a key of DEVICES, index], by default the CPU.
-    Returns {"run_secs": seconds of each repeat, "difference"}, or {"wrong": one line,
+    `min_repeat_ms`, and the `device` on which it runs: [a key of DEVICES, index], by default the
+    CPU. Returns {"run_secs": seconds per call in each repeat, "difference"}, or {"wrong": one line,
     "difference"}. The difference is relative to the result's scale and may be infinite. The results
     computed during the timing are checked too.
     """
@@ -131,10 +131,10 @@ def _calls_in(seconds: float, call: Call) -> int:
 
 
 def _repeat(call: Call, number: int, seconds: float) -> float:
-    """Return the seconds per call over slices of `number` calls that total at least `seconds`.
+    """Return the seconds per call, over slices of `number` calls that take at least `seconds`.
 
-    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but discards its earlier
-    timings: on a noisy machine, this doubles or triples the cost.
+    TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, and discards its earlier
+    timings. On a noisy machine, this takes two or three times as long.
     """
     times: list[float] = []
     while not times or math.fsum(times) * number < seconds:
@@ -145,14 +145,14 @@ def _repeat(call: Call, number: int, seconds: float) -> float:
 def _ordinary(gate: Gate, device: Device, code: Any) -> tuple[list[Array], list[Guarded], Call]:
     """Return inputs and outputs of the ordinary case, and a call on them for timing.
 
-    The inputs are copied because a file's pages are mapped differently from a model's memory.
+    The inputs are copied: a mapped file would have other memory pages than a model's arrays.
     """
     inputs, outputs = [aligned_copy(each) for each in gate.inputs(ORDINARY)], gate.outputs()
     return inputs, outputs, device.call(code, gate, inputs, [each.array for each in outputs])
 
 
 def _ratios(rule: Call, candidate: Call) -> list[float]:
-    """Return rule's time / candidate's time over alternating blocks."""
+    """Return the rule's time / the candidate's time for each pair of alternating blocks."""
     for call in (rule, candidate):
         call.clock(1)
     calls = max(1, int(_BLOCK_SECONDS / max(rule.clock(3), 1e-7)))

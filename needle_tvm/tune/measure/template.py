@@ -1,15 +1,15 @@
-"""The process that forks one child per request: the other end of `needle_tvm.tune.measure.workers`.
+"""Forks one child process per request of `needle_tvm.tune.measure.workers`.
 
-Two processes stand between the parent and the children. The parent starts the *guard*. The guard
-forks the *template* before anything is imported and then only waits: when the parent or the
-template ends, for whatever reason, it kills every process left below it. The template imports the
+There are two processes between the parent and the children. The parent starts the *guard*. The
+guard forks the *template* before anything is imported, and then only waits: when the parent or the
+template ends, for whatever reason, the guard kills all processes below it. The template imports the
 function's module once and forks a child for each request. It has one thread, because a fork copies
-only the thread that calls it and leaves the locks of the other threads held for ever.
+only the thread that calls it and leaves the locks of other threads held for ever.
 
-A child works in a process group of its own. It is watched from outside, so neither native code that
-never returns nor a stopped process can exceed its limits. Guard and template both adopt orphaned
-descendants (see `processes.adopt_orphans`), so that a grandchild in its own group is found too.
-This module works only on Linux.
+A child works in its own process group. It is watched from outside, so neither native code that
+never returns nor a stopped process can exceed its limits. The guard and the template both adopt
+orphaned descendants (see `processes.adopt_orphans`), so that a grandchild in its own group is found
+too. This module works only on Linux.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from needle_tvm.tune.measure.forked import (
     work,
 )
 
-HEARTBEAT_SECONDS = 1.0  # interval of the template's signs of life while requests are waiting
+HEARTBEAT_SECONDS = 1.0  # interval between the template's signs of life while children run
 _SAMPLE_SECONDS = 0.02  # interval between samples of a child's resident size
 _TREE_SHARE = 0.01  # fraction of time spent looking for grandchildren, which reads all of /proc
-_TREE_SECONDS = 2.0  # largest interval between two such looks, on a busy machine
-_KILLED_SECONDS = 1.0  # how long a child's outcome waits for the end of its grandchildren
+_TREE_SECONDS = 2.0  # largest interval between two such scans, on a busy machine
+_KILLED_SECONDS = 1.0  # the longest time that a child's outcome waits for its grandchildren to end
 _OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes of output kept per child; lines shown after a crash
 
 
@@ -63,10 +63,11 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     """Serve requests for `needle_runtime.process.child`; return when the parent sends no more.
 
     setup: `function` ("package.module:function"), `environment` (variables set after the import,
-    null for variables to remove), `folder` (for temporary files: each child gets a subfolder,
-    removed when it ends). A message is a request: `id`, `request`, `seconds`, `memory` (bytes),
-    `processes` (the most children that may run at once with it). Answers: {"ready"} once, {"alive"}
-    now and then, {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
+    null for variables to remove), `folder` (for temporary files: each child gets a subfolder, which
+    is removed when the child ends). A message is a request: `id`, `request`, `seconds`, `memory`
+    (bytes), `processes` (the most children, including its own, that may run at once). Answers:
+    {"ready"} once, {"alive"} now and then, {"started": id} and {"id", "kind", "value", "detail",
+    "seconds"} for each request.
     """
     parent, guard = os.getppid(), os.getpid()
     adopt_orphans()
@@ -94,9 +95,10 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _guard(template: int, parent: int, commands: int) -> NoReturn:
-    """Wait until either side ends, kill every process below, and end as the template did."""
+    """Wait until the parent or the template ends, kill all processes below this one, and end with
+    the template's exit status."""
     try:
-        die_with_parent(parent, signal.SIGCONT)  # wakes a guard that someone stopped
+        die_with_parent(parent, signal.SIGCONT)  # SIGCONT wakes the guard if it was stopped
         ends = select.poll()
         ends.register(commands, 0)  # reports only that the parent has closed its side
         ends.register(os.pidfd_open(template), select.POLLIN)
@@ -133,7 +135,7 @@ class _Job:
     seconds: float = 0.0
     answered: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)
-    below: list[int] = field(default_factory=list)  # grandchildren at the last look
+    below: list[int] = field(default_factory=list)  # grandchildren at the last scan
     killed: tuple[str, str] | None = None  # kind and detail, if the template killed it
     outcome: bytes | None = None  # set when the child has ended
 
@@ -152,7 +154,7 @@ class _Template:
         self._outgoing = bytearray()
         self._heartbeat = self._next_sample = self._next_tree = 0.0
         self._newest = 0
-        # A child would share the state of epoll.
+        # With epoll, a child would share the template's selector.
         self._selector = selectors.PollSelector()
 
     def run(self) -> None:
@@ -164,7 +166,7 @@ class _Template:
             self._beat()
             self._write()
             for key, _ in self._selector.select(self._patience()):
-                # A job reaped just now has already closed its other descriptors.
+                # If a job was reaped in this loop, its other descriptors are already closed.
                 if self._selector.get_map().get(key.fd) is key and key.data(key.fd) is False:
                     return
             self._watch()
@@ -173,7 +175,7 @@ class _Template:
                 self._start(self._waiting.popleft())
 
     def _patience(self) -> float | None:
-        """Return the seconds until something is due; None if only a message can bring work."""
+        """Return the seconds until the next check is due; None if only a message can bring work."""
         if not self._jobs:
             return None
         now = time.monotonic()
@@ -217,8 +219,8 @@ class _Template:
     def _start(self, message: dict[str, Any]) -> None:
         answer_out, answer_in = os.pipe()
         output_out, output_in = os.pipe()
-        # Sent before the fork: a child may bring down this process, and must not be mistaken for
-        # one that never started and then be tried again.
+        # This is sent before the fork: a child may bring down this process. Its request must not
+        # look as if it had never started, since it would then be tried again.
         self._send({"started": message["id"]})
         self._write()
         sys.stdout.flush()
@@ -231,7 +233,7 @@ class _Template:
             folder = self._folder / str(os.getpid())
             ends = answer_in, output_in
             work(self._function, message, folder, template, *ends, sorted(foreign))
-        with suppress(OSError):  # the child does it too; either may be first
+        with suppress(OSError):  # the child does this too; either may be first
             os.setpgid(pid, pid)
         os.close(answer_in)
         os.close(output_in)
@@ -254,7 +256,7 @@ class _Template:
             self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def _take(self, descriptor: int, into: bytearray, kept: int | None = None) -> None:
-        """Read once, so that a child that prints without end does not hold up the others."""
+        """Read once, so that a child that prints endlessly does not hold up the others."""
         with suppress(BlockingIOError):
             chunk = os.read(descriptor, 1 << 20)
             if not chunk and descriptor in self._selector.get_map():
@@ -281,7 +283,8 @@ class _Template:
                 self._kill(job, MEMORY, f"{_mib(resident)} resident, of {_mib(job.limit_memory)}")
 
     def _look_below(self, working: list[_Job]) -> None:
-        """Find the grandchildren, unless no process has started on the machine since last time."""
+        """Find the grandchildren, unless no process has started on this machine since the last
+        scan."""
         newest = newest_process()
         if newest == self._newest:
             return
@@ -295,17 +298,17 @@ class _Template:
 
     def _kill(self, job: _Job, kind: str, detail: str) -> None:
         job.killed = kind, detail
-        os.kill(job.pid, signal.SIGKILL)  # it may have left its group
+        os.kill(job.pid, signal.SIGKILL)  # the child may have left its group
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
 
     def _reap(self, job: _Job) -> None:
-        """Handle a child's end: kill its group, read what it left, and record the outcome."""
+        """Handle a child's end: kill its group, read its pipes, and record the outcome."""
         job.seconds = time.monotonic() - job.started
-        # The process id still names its group: the child is reaped only afterwards.
+        # The group's id is still valid, because the child is reaped only afterwards.
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
-        # One read takes everything a pipe holds. A grandchild may still be writing to it.
+        # One read empties a pipe. A grandchild may still be writing to it.
         self._take(job.answer, job.answered)
         self._take(job.output, job.printed, _OUTPUT_KEPT)
         for descriptor in (job.ended, job.answer, job.output):
@@ -315,7 +318,7 @@ class _Template:
         job.outcome = _outcome(job, os.waitpid(job.pid, 0)[1])
 
     def _finish(self) -> None:
-        """Pass on the outcomes of children that left nothing behind."""
+        """Pass on the outcomes of children that have ended, once their descendants are gone."""
         ended = [job for job in self._jobs.values() if job.outcome]
         if not ended:
             return
@@ -329,7 +332,7 @@ class _Template:
 
 
 def _outcome(job: _Job, status: int) -> bytes:
-    """Return the line that tells the parent the outcome of a request."""
+    """Return the line with which to report a request's outcome to the parent."""
     value = b"null"
     printed = bytes(job.printed).decode(errors="replace").splitlines()[-_OUTPUT_LINES:]
     answered = complete(job.answered)
@@ -345,7 +348,7 @@ def _outcome(job: _Job, status: int) -> bytes:
             kind = MEMORY
         detail = "\n".join([f"ended {how}", *printed])
     answer = {"id": job.number, "kind": kind, "detail": detail, "seconds": job.seconds}
-    # The value is passed on unparsed: it may be long.
+    # The value is passed on unparsed, because it may be long.
     return json.dumps(answer).encode()[:-1] + b', "value": ' + value + b"}\n"
 
 

@@ -1,8 +1,8 @@
 """A pool of processes for work that may crash, hang, or use up memory. This module imports no TVM.
 
-`bench` builds and runs candidates with it. Each request runs in a process of its own, forked from
-one that has already imported the function's module. So there is no import per request, and requests
-cannot affect one another. `template` describes the processes, `forked` the work of one of them.
+`bench` uses it to build and run candidates. Each request runs in its own process, forked from one
+that has already imported the function's module. So a request needs no import, and requests cannot
+affect one another. `template` describes the processes, and `forked` the work of a child.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
 
 _START_SECONDS = 300.0  # limit for importing the function's module on a busy machine
-_SILENT_SECONDS = 10.0  # a template that has work and stays silent this long is given up
-_STARTS = 3  # attempts with templates that end before they have started any request
+_SILENT_SECONDS = 10.0  # a template that has work and stays silent for this long is given up
+_STARTS = 3  # the most templates in a row that may end before they have started any request
 
 # OpenBLAS starts its threads when it is loaded, and the template must have only one.
 _THREADED_AT_IMPORT = "OPENBLAS_NUM_THREADS"
@@ -55,10 +55,11 @@ class Limits:
 class Outcome:
     """The outcome of a request.
 
-    `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without an
-    answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first line
-    of `detail` is the failure; after a crash, the last printed lines follow. `seconds` is the
-    time from the start of the process to its end.
+    `kind` is OK (`value` is the function's return value), ERROR (the function raised an exception),
+    CRASH (its process ended without an answer), TIMEOUT or MEMORY (the process was killed at a
+    limit, or an allocation failed). The first line of `detail` describes the failure; after a
+    crash, the last printed lines follow. `seconds` is the time from the start of the process to its
+    end.
     """
 
     kind: str
@@ -68,7 +69,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether `value` is the function's answer."""
+        """Whether `value` is the function's return value."""
         return self.kind == OK
 
 
@@ -76,7 +77,7 @@ R = TypeVar("R", bound="Runner")
 
 
 class Runner(ABC):
-    """The interface for running requests: `Workers`, or `cluster.Cluster` for other machines."""
+    """The interface for running requests, which `Workers` and `cluster.Cluster` implement."""
 
     def __enter__(self: R) -> R:
         return self
@@ -96,7 +97,7 @@ class Runner(ABC):
         limits: Limits | None = None,
         processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index of the request, outcome) for each request, in the order they end.
+        """Yield (index of the request, outcome) for each request as it ends.
 
         `limits` and `processes` (how many run at once on this machine) replace the runner's own.
         """
@@ -107,15 +108,15 @@ class Runner(ABC):
 
 
 class Workers(Runner):
-    """Runs a function, each request in a process of its own, `processes` at once. Works only on
-    Linux.
+    """Runs a function on requests, each in its own process, with up to `processes` at once. Works
+    only on Linux.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
     value. `limits` apply to each request, and `name` appears in errors. `environment` is set in
-    the processes in addition to this process's variables (OpenBLAS is still held to one thread,
-    because it starts its threads at the import). Temporary files go to a folder that is removed
-    when the request ends. Whatever a request does to its process, it has exactly one outcome, and
-    no process outlives it, `close`, or the end of this process.
+    the processes in addition to this process's variables (OpenBLAS still gets only one thread,
+    because it starts its threads when it is imported). Temporary files go to a folder that is
+    removed when the request ends. Whatever a request does to its process, it has exactly one
+    outcome, and its processes end with the request, with `close`, or with this process.
 
     Only one `map` may run at a time. `map` and `call` raise TuningError if the function's module
     cannot be imported, and ValueError for bad arguments.
@@ -156,11 +157,11 @@ class Workers(Runner):
         limits: Limits | None = None,
         processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index of the request, outcome) for each request, in the order they end.
+        """Yield (index of the request, outcome) for each request as it ends.
 
-        `limits` and `processes` replace the pool's own. Requests continue while the caller handles
-        an outcome. Leaving the loop early ends the unfinished ones. Raises TypeError for a request
-        that is not a JSON object.
+        `limits` and `processes` replace the pool's own. Other requests go on while the caller
+        handles an outcome. If the caller leaves the loop early, unfinished requests are killed.
+        Raises TypeError for a request that is not a JSON object.
         """
         if self._closed:
             raise ValueError(f"{self.name}: the workers are closed")
@@ -217,7 +218,7 @@ class Workers(Runner):
     def _serve(
         self, pending: Mapping[int, dict[str, Any]], started: set[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Send one template all pending requests, and yield its outcomes."""
+        """Send all pending requests to one template, and yield its outcomes."""
         child = self._child or self._start()
         if not self._ready:
             child.receive("start", timeout=_START_SECONDS)

@@ -1,5 +1,5 @@
-"""The trials of TVM's modules in a record store: takes and returns TVM's objects. This module
-imports TVM.
+"""Stores and returns trials of TVM modules, as TVM objects, in a record store. This module imports
+TVM.
 
 database = Database(store, Key.of(target))
 database.commit(record, rejected="", session=session, spent=0.3)
@@ -31,12 +31,12 @@ class Database:
     def __init__(self, store: Store, key: Key) -> None:
         self.store, self.key = store, key
         self._target = key.fields["target"]
-        self._modules: dict[str, IRModule] = {}  # of kernels compared before, by name
+        self._modules: dict[str, IRModule] = {}  # the modules of kernels compared before, by name
 
     def names(self, mod: IRModule) -> list[str]:
         """Return the names of the kernels equal to `mod`.
 
-        Merged stores may hold several, which differ in the names of variables.
+        There may be several in merged stores, which differ in the names of variables.
         """
         digest, found = tvm_names.structural_hash(mod), []
         for name, kernel in self.store.all(Kernel).items():
@@ -50,10 +50,10 @@ class Database:
     def commit(self, record: Any, *, rejected: str, session: str, spent: float) -> str:
         """Store one trial; return its name. It is on disk when this returns.
 
-        `record` is a TuningRecord, with None for run_secs if the candidate did not run. `rejected`,
+        `record` is a TuningRecord; its run_secs are None if the candidate did not run. `rejected`,
         `session` and `spent` are as in `facts.Trial`. Raises RecordsError if the record cannot be
-        stored or is for another target than the key's, and ValueError for a candidate that did not
-        run and is not rejected.
+        stored or its target is not the key's, and ValueError for a candidate that did not run and
+        is not rejected.
         """
         if record.target is not None and tvm_names.target_fields(record.target) != self._target:
             raise RecordsError(
@@ -83,7 +83,7 @@ class Database:
         return Kernel(tvm_names.structural_hash(mod), self.key.text, tvm.ir.save_json(mod))
 
     def known(self, mod: IRModule) -> dict[str, float | None]:
-        """Return every trace tried on `mod`, as `trace_text` writes it; see `Store.known`.
+        """Return the times of all traces tried on `mod`, by `trace_text`, like `Store.known`.
 
         No search needs to try any of these again.
         """
@@ -101,5 +101,5 @@ class Database:
 
 
 def trace_text(trace: Any) -> str:
-    """Return a trace in the text form of the store's trials and of `Database.known`."""
+    """Return a trace as text, in the form of the store's trials and of `Database.known`."""
     return facts.canonical(functions.trace_fields(trace))

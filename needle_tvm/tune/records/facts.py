@@ -1,10 +1,10 @@
-"""The lines of a record store: each states one fact, and its SHA-256 guards and names it.
+"""The lines of a record store. Each states one fact; its SHA-256 protects it and is its name.
 
-A line is a JSON object with the kind of its fact and the SHA-256 of the rest:
+A line is a JSON object with a fact, under the fact's kind, and the SHA-256 of the fact:
 
     {"trial": {"kernel": ..., "trace": ..., "run_secs": [...], ...}, "sha256": "..."}
 
-A fact stays true, so two stores are merged by taking the lines of both.
+A fact stays true, so a merged store has the lines of both stores.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function to tune, for one key.
+    """A function to tune, under one key.
 
-    `module` is the unscheduled function as TVM's JSON text, `structural_hash` TVM's hash of it, and
-    `key` the canonical JSON of target, versions and pass configuration (`keys.Key`).
+    `module` is the unscheduled function as TVM's JSON text, `structural_hash` is TVM's hash of it,
+    and `key` is the canonical JSON of target, versions and pass configuration (`keys.Key`).
     """
 
     kind: ClassVar[str] = "kernel"
@@ -39,11 +39,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate for the kernel named `kernel`, as it was measured and judged.
+    """A measured and judged candidate for the kernel named `kernel`.
 
     `trace`, `run_secs` and `args_info` are JSON text as TVM writes it. `rejected` is the reason why
-    the candidate must not be used, as in "crash: ended by SIGSEGV", and empty for a right one.
-    `session` names the budget that paid for it, and `spent` is the seconds that it cost.
+    the candidate must not be used, as in "crash: ended by SIGSEGV", or empty for a correct one.
+    `session` names the budget that paid for the trial, and `spent` is its cost in seconds.
     `measured_at` is UTC in ISO 8601. Raises ValueError if `spent` is negative or not finite.
     """
 
@@ -70,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A later verdict: the trial named `trial` must not be used, for this reason."""
+    """A later verdict: the trial named `trial` must not be used, for this `reason`."""
 
     kind: ClassVar[str] = "rejection"
     trial: str
@@ -85,7 +85,7 @@ KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in (Kernel, Trial, Reje
 
 
 def name(line: Line) -> str:
-    """Return a line's name, the hex SHA-256 of its contents."""
+    """Return a line's name, the SHA-256 of its contents in hexadecimal."""
     return _digest(_contents(line))
 
 
@@ -99,7 +99,7 @@ def text(contents: Line | Mapping[str, Any]) -> bytes:
 def read(stored: bytes) -> tuple[str, Line | Mapping[str, Any]] | None:
     """Return the name and the contents of a stored line, or None if the line is damaged.
 
-    A line of no known kind, such as a store's first line, is returned as a mapping.
+    The contents are a mapping if the line is of no known kind, like a store's first line.
     """
     try:
         contents = json.loads(stored)

@@ -1,6 +1,6 @@
-"""The key of a tuning record: the target, versions and pass configuration that it applies to.
+"""The key of a tuning record: the target, versions and pass configuration to which it applies.
 
-`database` stores trials under it. This module imports TVM when used.
+`database` stores trials under a key. This module imports TVM only when it is used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 class Key:
     """Everything, except the module itself, that decides which code a schedule becomes.
 
-    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (the
-    processor's features that LLVM may use, by LLVM's names; for a GPU, the description's `arch` is
-    enough), `versions` (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the
-    PassContext).
+    `text` is canonical JSON with `target` (TVM's description, including its host), `features` (the
+    features that LLVM may use on the CPU that runs the code, or the host code of a GPU), `versions`
+    (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the PassContext).
     """
 
     text: str
 
     @classmethod
     def of(cls, target: Target) -> Key:
-        """Return the key of code compiled here for `target` in the current PassContext."""
+        """Return the key of code compiled on this machine for `target` in the current
+        PassContext."""
         from needle_tvm._tvm import names as tvm_names
 
         fields = tvm_names.target_fields(target)
@@ -50,12 +50,12 @@ class Key:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The parts named above, parsed."""
+        """The parsed `text`."""
         return dict(json.loads(self.text))
 
 
 def installed_versions(kind: str) -> dict[str, str]:
-    """Return the versions of everything that compiles for a target of this `kind` here."""
+    """Return the versions of the tools that compile for a target of this `kind` here."""
     from needle_tvm._tvm import names as tvm_names
 
     found = {
@@ -69,7 +69,7 @@ def installed_versions(kind: str) -> dict[str, str]:
 
 
 def _features(target: Target) -> list[str]:
-    """Return LLVM's features of the CPU that the code, or its launching host code, runs on."""
+    """Return LLVM's names for the features of the CPU that runs the code, or a GPU's host code."""
     from needle_tvm.target.info import TargetInfo
 
     try:

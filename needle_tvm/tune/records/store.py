@@ -1,17 +1,16 @@
-"""The record store: JSON lines in a file that several processes can share; two files are merged by
-concatenation.
+"""The record store: a file of JSON lines that several processes can share, and that can be merged
+with others.
 
     with Store() as store:
         store.add(trial, kernel)
         store.best([name(kernel)], 1)
 
-The search opens a store; the `records` commands list stores and merge them. This module imports no
-TVM: modules, traces and targets are text here. `database` translates them; `facts` defines the
-format.
+The search opens a store; the `records` commands list and merge stores. This module imports no TVM:
+modules, traces and targets are text here. `database` translates them; `facts` defines the format.
 
-A writer locks the folder, reads the lines of other writers, appends one piece of text that ends
-with a newline, and returns when it is on disk. The text of a killed writer has no newline; the next
-writer cuts it off. A line whose SHA-256 is wrong is reported and not used.
+A writer locks the folder, reads the lines of other writers, appends its own lines, and returns when
+they are on disk. If a writer is killed, its last line may be incomplete; the next writer cuts it
+off. A line whose SHA-256 is wrong is reported and not used.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Report = Callable[[str], None]
 
 
 def default_path() -> Path:
-    """Return the path of this user's store: `records` in the cache's folder."""
+    """Return the path of this user's store: `records` in the cache folder."""
     return cache.root() / cache.RECORDS
 
 
@@ -57,7 +56,8 @@ def now() -> str:
 
 
 def this_host() -> str:
-    """Return this machine in the records' format: its name, and a digest of its processor."""
+    """Return a name for this machine in the records' format: its host name and a digest of its
+    processor."""
     return f"{platform.node()}/{host.identity()}"
 
 
@@ -69,13 +69,13 @@ class Store:
     """The store in the folder `path`, by default the user's own. It is a context manager.
 
     One object may be used from several threads, and by a process forked after it was opened. A
-    folder that cannot be written is opened read-only. `report` is called with one line about any
-    damage found; by default it is a warning.
+    folder that cannot be written is opened read-only. If lines are damaged, `report` is called with
+    one line of text; by default it issues a warning.
 
-    Raises RecordsError if the folder holds something else or records of another version of needle,
-    if others could have written to a store in the cache, or if there is no store and `create` is
-    false. Methods raise RecordsError if the file cannot be read or a write fails; a failed write
-    leaves nothing in the store.
+    Raises RecordsError if the folder contains something else or records of another version of
+    needle, if others could have written to a store in the cache, or if there is no store and
+    `create` is false. Methods raise RecordsError if the file cannot be read or a write fails; a
+    failed write leaves nothing in the store.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Store:
             raise RecordsError(
                 f"{self.path}: cannot be opened ({_reason(error)}); nothing was written"
             ) from error
-        with self._using():  # reads it
+        with self._using():  # reads the file
             pass
         _OPEN.add(self)
 
     def _find(self, create: bool) -> None:
-        """Check that the folder holds a store; make one if allowed."""
+        """Check that the folder contains a store; create one if `create` is true."""
         there = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if FILE in there:
             return
@@ -144,8 +144,8 @@ class Store:
     # The file
 
     def _forget(self) -> None:
-        self._identity: tuple[int, int] | None = None  # of the file that was read
-        self._offset = 0  # up to which the file was read
+        self._identity: tuple[int, int] | None = None  # device and inode of the file that was read
+        self._offset = 0  # end of the part of the file that was read
         self._ended = True  # whether a newline precedes the offset
         self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in facts.KINDS}
         self._of_kernel: dict[str, dict[str, Trial]] = {}
@@ -153,18 +153,18 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep all other processes and threads from writing meanwhile."""
+        """Keep other processes and threads from writing inside the block."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for copies of the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have a copy of it
             os.close(descriptor)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """Hold the store's lock, and read the file's new lines first."""
+        """Hold this object's lock; first read the file's new lines."""
         with self._mutex:
             if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
@@ -186,11 +186,11 @@ class Store:
             raise RecordsError(f"{self.path}: {_reason(error)}; nothing was written") from error
 
     def _read(self) -> None:
-        """Read the lines written since the last time."""
+        """Read the lines that were added since the last read."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._file, flags), "rb") as file:
             status = os.fstat(file.fileno())
-            # A read from a pipe without a writer would return nothing.
+            # Reading a pipe without a writer would look like an empty file.
             if not stat.S_ISREG(status.st_mode):
                 raise RecordsError(f"{self._file}: is not a regular file")
             if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
@@ -234,7 +234,7 @@ class Store:
             self._rejections.setdefault(line.trial, line.reason)
 
     def _append(self, taken: Iterable[Line]) -> list[Line]:
-        """Write the lines that the store lacks, all or nothing; return them."""
+        """Write the lines that the store lacks, either all or none; return them."""
         new = {facts.name(line): line for line in taken}
         new = {n: line for n, line in new.items() if n not in self._lines[line.kind]}
         if new:
@@ -247,7 +247,7 @@ class Store:
         return list(new.values())
 
     def _write(self, end: int, text: bytes) -> None:
-        """Write text after the first `end` bytes of the file; after an error it is unchanged."""
+        """Write text after the first `end` bytes of the file; after an error, keep only these."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._file, flags, 0o600 if self._private else 0o666)
         try:
@@ -266,8 +266,7 @@ class Store:
     # The lines
 
     def add(self, trial: Trial, kernel: Kernel) -> str:
-        """Store a `trial`, durably, and its `kernel` if the store lacks it; return the trial's
-        name.
+        """Store a `trial` durably, and its `kernel` if the store lacks it; return the trial's name.
 
         Raises ValueError if the trial belongs to another kernel.
         """
@@ -278,7 +277,7 @@ class Store:
         return facts.name(trial)
 
     def reject(self, trial: str, reason: str) -> None:
-        """Store a verdict: the `trial` of this name is never used again, for this `reason`.
+        """Store a verdict: the trial named `trial` is never used again, for this `reason`.
 
         Raises KeyError if the trial is not in the store.
         """
@@ -288,7 +287,7 @@ class Store:
             self._append([Rejection(trial, reason, now(), this_host())])
 
     def rejected(self, trial: str) -> str:
-        """Return why the trial of this name must not be used, or "" if it may."""
+        """Return the reason why the trial named `trial` must not be used, or "" if it may be."""
         with self._using():
             return self._why(trial, cast(Trial, self._lines[Trial.kind][trial]))
 
@@ -318,7 +317,7 @@ class Store:
         ]
 
     def known(self, kernels: Collection[str]) -> dict[str, float | None]:
-        """Return every trace tried on the named kernels, with the shortest time it took.
+        """Return all traces tried on the named kernels, each with its shortest time.
 
         The time is None if a trial of that trace was rejected.
         """
@@ -336,7 +335,7 @@ class Store:
         return len(spent), math.fsum(spent)
 
     def merge(self, other: Store) -> dict[str, int]:
-        """Copy the lines of `other` that are missing here, all or nothing; return counts by kind.
+        """Copy the lines of `other` that are missing here, all or none; return counts by kind.
 
         Merging again changes nothing, and the order of merges does not matter.
         """
@@ -353,10 +352,10 @@ def _reason(error: OSError) -> str:
 
 
 def _check_place(folder: Path, create: bool) -> bool:
-    """Return whether the store in `folder` is private: true if the folder is inside the cache.
+    """Return whether the store in `folder` must be private, because the folder is in the cache.
 
     The contents of the cache decide which code is compiled and run. Raises RecordsError if others
-    could have written to it. With `create`, the cache's folder is first created and made private.
+    could have written to it. With `create`, the cache folder is first created and made private.
     """
     private = cache.holds(folder)
     try:
@@ -378,8 +377,8 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
         raise RecordsError(f"{os.fspath(path)}: names no folder ({error})") from None
 
 
-# A forked child has a copy of each store. It must not get a copy that another thread has half
-# changed, and must not hold the folder's lock.
+# A forked child has a copy of each store. The copy must not be in the middle of a change by another
+# thread, and the child must not hold the folder's lock.
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _forking: list[Store] = []
 

@@ -1,4 +1,4 @@
-"""TVM's runtime library: its version, and how it and compiled libraries are loaded.
+"""Loads TVM's runtime library, checks its version, and loads compiled libraries.
 
 `ffi` makes each compiled library that it loads use needle's threads.
 """

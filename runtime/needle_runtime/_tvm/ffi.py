@@ -17,19 +17,19 @@ from needle_runtime._tvm.mapping import with_copy
 from needle_runtime.errors import InstallError
 from needle_runtime.process.forks import loading
 
-# Registered by TVM's runtime library, which the compiler may have loaded already.
+# TVM's runtime library registers this function. The compiler may already have loaded it.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
 _LIBRARY_LOADER = "ffi.Module.load_from_file.so"
 
 _CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
 
-_load_lock = threading.Lock()  # under `loading`, during which the process does not fork
+_load_lock = threading.Lock()  # acquired inside `loading`, during which the process does not fork
 
 
 @functools.cache
 def native() -> Any:
-    """Return the native module, with the libraries of tvm-ffi and of TVM's runtime in the process.
+    """Return the native module, after loading the libraries of tvm-ffi and of TVM's runtime.
 
     The Python package of tvm-ffi is not imported: that would take longer than loading a model.
     """
@@ -51,9 +51,9 @@ def native() -> Any:
 
 
 def load_ffi() -> Any:
-    """Return the Python package tvm_ffi, with TVM's runtime library in the process.
+    """Return the Python package tvm_ffi, after loading TVM's runtime library.
 
-    It is needed for GPUs, TVM's compiler and Python functions that compiled code calls.
+    The package is needed for GPUs, TVM's compiler and Python functions that compiled code calls.
     """
     native()
     with loading, _load_lock, torch_left_out():
@@ -79,11 +79,11 @@ def _library_folder() -> Path:
 
 @functools.cache
 def read_symbols() -> threading.Thread:
-    """Return a thread in which tvm_ffi reads the symbols of all loaded libraries.
+    """Start and return a thread in which tvm_ffi reads the symbols of all loaded libraries.
 
     tvm_ffi reads them for the traceback of the first error that a C++ function raises, and
-    importing TVM's compiler raises several. With PyTorch loaded this takes 0.6 s, but the GIL is
-    free, so PyTorch can record a model meanwhile. Python waits for the thread when it ends.
+    importing TVM's compiler raises several. If PyTorch is loaded, this takes 0.6 s, but without the
+    GIL, so PyTorch can record a model at the same time. At exit, Python waits for the thread.
     """
 
     def fail() -> None:
@@ -97,9 +97,9 @@ def read_symbols() -> threading.Thread:
 
 
 def register_interrupts(tvm_ffi: Any) -> None:
-    """Let TVM's calls raise an interrupt in Python code that they call as the same exception.
+    """Let an interrupt in Python code that TVM calls reach TVM's caller as the same exception.
 
-    tvm_ffi raises a RuntimeError for every kind of error that it does not know.
+    tvm_ffi raises a RuntimeError for every exception class that it does not know.
     """
     for kind in (KeyboardInterrupt, SystemExit):
         tvm_ffi.error.register_error(kind.__name__, kind)
@@ -108,10 +108,10 @@ def register_interrupts(tvm_ffi: Any) -> None:
 def load_library(code: bytes, *, for_gpu: bool = False) -> Any:
     """Load a compiled library's module from a private copy of its bytes.
 
-    The bytes are copied, since a file that is overwritten changes under the process that runs it.
-    The module and each of its functions keep the library in the process; when the last of them is
-    gone, the library is unloaded. A library `for_gpu` stays, and is a module of tvm_ffi's package.
-    Raises ArtifactError if this machine does not allow loading code.
+    The bytes are copied, since overwriting a file would also change the code of a process that has
+    loaded it. The library is unloaded when the module and all its functions are gone. With
+    `for_gpu`, the library stays loaded, and the result is a module of the package tvm_ffi. Raises
+    ArtifactError if this machine does not allow loading code.
     """
     ffi = load_ffi() if for_gpu else None
     open_library = (ffi.get_global_func if ffi else native().global_function)(_LIBRARY_LOADER)
@@ -128,7 +128,7 @@ def load_library(code: bytes, *, for_gpu: bool = False) -> Any:
 
 
 def load_cuda_runtime() -> Any:
-    """Load TVM's CUDA functions, too; return `load_ffi()`. Raises InstallError if that fails."""
+    """Also load TVM's CUDA functions; return `load_ffi()`. Raises InstallError if that fails."""
     ffi = load_ffi()
     with loading, _load_lock:
         if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
@@ -138,7 +138,7 @@ def load_cuda_runtime() -> Any:
                 if cudart.is_file():
                     ctypes.CDLL(str(cudart), ctypes.RTLD_GLOBAL)
                 ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
-            except OSError as error:  # it is linked to the toolkit's libcudart and the driver
+            except OSError as error:  # the library needs the toolkit's libcudart and the driver
                 raise InstallError(
                     f"TVM's runtime for CUDA cannot be loaded ({error}): it needs the NVIDIA "
                     "driver and CUDA 13's libcudart, as in pip install nvidia-cuda-runtime"
@@ -150,8 +150,8 @@ def load_cuda_runtime() -> Any:
 def torch_left_out() -> Iterator[None]:
     """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
 
-    Both import PyTorch if it is installed, for conversions that needle does not use: arrays are
-    passed by DLPack. If the process has imported PyTorch already, nothing changes.
+    Both import PyTorch if it is installed, for conversions that needle does not use, since it
+    passes arrays by DLPack. If the process has imported PyTorch already, this has no effect.
     """
     finder = _WithoutTorch(threading.get_ident())
     sys.meta_path.insert(0, finder)
@@ -161,13 +161,13 @@ def torch_left_out() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _WithoutTorch:  # a finder of sys.meta_path
-    """Hides PyTorch from imports of one thread; other threads may import it meanwhile."""
+class _WithoutTorch:  # a finder in sys.meta_path
+    """Hides PyTorch from imports in one thread; other threads can still import it."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ImportError for PyTorch in that thread; leave other imports to other finders."""
+        """Raise ImportError for PyTorch in that thread; leave all else to other finders."""
         if name == "torch" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("torch is left out", name=name)

@@ -1,8 +1,8 @@
-"""Private copies of a library's bytes, under names from which the loader opens them.
+"""Makes private copies of a library's bytes, and gives them names that the loader can open.
 
 If the loader has already loaded a library under a name, it returns that library even if another
 file has the name now. So no name is used twice. A copy in memory needs no disk and leaves nothing
-behind if the process is killed. Files are for systems without files in memory or without /proc.
+behind if the process is killed. Files on disk are for systems without memfd or /proc.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from needle_runtime.errors import ArtifactError
 
 _Result = TypeVar("_Result")
 
-_FOLDERS = ("/dev/shm", "/var/tmp", "/tmp")  # tried if the folder for temporary files is unusable
+_FOLDERS = ("/dev/shm", "/var/tmp", "/tmp")  # tried after the folder for temporary files
 
 
 def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
-    """Return `load(name)` for a file with the bytes `code`, which exists only during the call.
+    """Return `load(name)`, where `name` is a file with the bytes `code` that exists only during the
+    call.
 
-    Raises ArtifactError, one line with everything that was tried, if no place allows loading code.
+    Raises ArtifactError if code cannot be loaded from any place; its message lists all places.
     """
     refused = []
     for copy, where in _places():
@@ -46,12 +47,12 @@ _Copy = Callable[[bytes], AbstractContextManager[str]]
 
 
 def _places() -> Iterator[tuple[_Copy, str]]:
-    """Yield the places for a copy, best first, and their names for an error."""
+    """Yield functions that make a copy, the best first, each with the place's name for an error."""
     yield _in_memory, "memory"
     import tempfile  # rarely needed, and slow to import
 
     folders = []
-    with suppress(OSError):  # there is no writable one
+    with suppress(OSError):  # no folder for temporary files is writable
         folders.append(tempfile.gettempdir())
     for folder in dict.fromkeys([*folders, *_FOLDERS]):
         yield _in_folder(folder), folder
@@ -65,7 +66,8 @@ def _in_memory(code: bytes) -> Iterator[str]:
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(code)
-        # Descriptor numbers are reused, but names must not be. Each part of `unique` means /.
+        # Descriptor numbers are reused, but names must not be. Each part of `unique` is another
+        # way to write a slash.
         number = int.from_bytes(os.urandom(8), "big")
         unique = "".join("/./" if bit == "1" else "//" for bit in f"{number:064b}")
         name = f"/proc/self{unique}fd/{descriptor}"

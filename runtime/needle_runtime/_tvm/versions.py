@@ -1,5 +1,5 @@
-"""The version of TVM that this runtime belongs to, and installed versions. This module imports
-neither TVM nor tvm_ffi."""
+"""The TVM version that this runtime needs, and installed versions. This module imports neither TVM
+nor tvm_ffi."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-# The pair is pinned together: TVM's wheel admits any newer tvm-ffi, and with ffi 0.1.15
-# `tvm.ir.save_json`, every record commit and every meta_schedule mutator end in a segfault.
+# The two are pinned together: TVM's wheel accepts any newer tvm-ffi, but with ffi 0.1.15
+# `tvm.ir.save_json`, every record commit and every meta_schedule mutator crash with a segfault.
 TVM = "0.27.0.post1"
 FFI = "0.1.14.post1"
 
-# The pairs of TVM and tvm-ffi whose code this runtime runs: the pinned pair, and the pairs of the
-# last two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads these
-# lines.
+# The versions of TVM and tvm-ffi whose code this runtime runs: the pinned pair, and the pairs of
+# the last two minor versions of needle-runtime (docs/compatibility.md). runtime/src/capi reads
+# these lines.
 RUNS = {
     ("0.27.0.post1", "0.1.14.post1"),
 }
-# The first needle-runtime that runs what this version writes. A change that an older runtime does
-# not understand increases it.
+# The first needle-runtime that runs artifacts of this version. Increase it with every change that
+# an older runtime does not understand.
 NEEDS = "0.1"
 
 FFI_HINT = f"pip install apache-tvm-ffi=={FFI}"
@@ -30,8 +30,8 @@ INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
 
 UNKNOWN = "unknown"  # for a package that is installed but has no version
 
-# Packages with a file that holds their version. Reading it takes a tenth of the time that importing
-# importlib.metadata does, and works without the metadata.
+# Packages with a file that has their version. Reading the file takes a tenth of the time that it
+# takes to import importlib.metadata, and it works without metadata.
 _PACKAGES = {
     "needle-runtime": "needle_runtime",
     "apache-tvm": "tvm",
@@ -44,8 +44,8 @@ _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
 def installed(distribution: str) -> str | None:
     """Return the version of an installed `distribution`; None if there is none.
 
-    Packages with a version file have a version even if they are unpacked without metadata. Imports
-    none of them.
+    For packages with a version file, this also works if they were unpacked without metadata. No
+    package is imported.
     """
     for folder in _folders(_PACKAGES.get(distribution)):
         with contextlib.suppress(OSError, ValueError):
@@ -60,7 +60,7 @@ def installed(distribution: str) -> str | None:
 
 
 def _folders(package: str | None) -> list[Path]:
-    """Return the folders of a package, found without importing it; an editable install has two."""
+    """Return the folders of a package without importing it; an editable install has two."""
     if package == "needle_runtime":
         return [Path(folder) for folder in sys.modules[package].__path__]
     spec = PathFinder.find_spec(package) if package else None
@@ -68,13 +68,13 @@ def _folders(package: str | None) -> list[Path]:
 
 
 def tvm_library_folder() -> Path | None:
-    """Return the folder of TVM's shared libraries, found without importing TVM; None if missing."""
+    """Return the folder of TVM's shared libraries without importing TVM; None if it is missing."""
     libraries = (folder / "lib" for folder in _folders("tvm"))
     return next((each for each in libraries if each.is_dir()), None)
 
 
 def ffi_library_folder() -> Path | None:
-    """Return the folder of tvm-ffi's shared library, found without importing it; None if there is
+    """Return the folder of tvm-ffi's shared library without importing tvm-ffi; None if there is
     none."""
     return next((folder / "lib" for folder in _folders("tvm_ffi")), None)
 
@@ -87,9 +87,9 @@ def own_library_folders() -> list[Path]:
 def runtime_library_folder() -> Path | None:
     """Return the folder of the TVM runtime library to load; None if there is none.
 
-    It is the folder of the installed TVM if its version is the right one. The compiler and this
-    package then share one library: a second copy in the process would register everything twice.
-    Otherwise it is the folder that this package carries.
+    If the installed TVM has the required version, this is its folder. The compiler and this package
+    then share one library: a second copy in the process would register everything twice. Otherwise
+    it is the folder in this package.
     """
     folders = own_library_folders()
     theirs = tvm_library_folder()
@@ -100,7 +100,7 @@ def runtime_library_folder() -> Path | None:
 
 def pair() -> dict[str, str]:
     """Return the versions of TVM's runtime and of tvm-ffi that are in use."""
-    # The runtime library of another TVM is in use if that TVM was imported earlier.
+    # If another TVM was imported earlier, its runtime library is in use.
     imported = installed("apache-tvm") if "tvm" in sys.modules else None
     return {
         "tvm": imported or TVM,
@@ -109,6 +109,6 @@ def pair() -> dict[str, str]:
 
 
 def runs(wanted: tuple[str, str]) -> bool:
-    """Return whether the runtime in use runs code of a pair of versions of TVM and tvm-ffi."""
+    """Return whether the runtime in use can run code for a pair of TVM and tvm-ffi versions."""
     here = tuple(pair().values())
     return wanted == here or (here == (TVM, FFI) and wanted in RUNS)

@@ -6,8 +6,8 @@ the eager model's outputs for the example inputs (`golden`) and, on request, a s
 
 An `Artifact` has been verified and cannot change. It has the folder, the manifest, the signature of
 `main` (`function`), the target, and the reason why this machine cannot run the code, if there is
-one. It reads files with their hashes checked, loads no code and needs only NumPy. The command
-`inspect` and the cache need nothing else.
+one. It checks the hash of each file that it reads, loads no code and needs only NumPy. The command
+`inspect` and the cache use only this package.
 """
 
 from needle_runtime.artifact.artifact import Artifact

@@ -1,4 +1,4 @@
-"""Arrays by name in .npy, .npz and .safetensors files."""
+"""Reads and writes named arrays in .npy, .npz and .safetensors files."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ def check_suffix(path: Path) -> None:
 def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
     """Return the arrays of the file at `path`, by name.
 
-    Pickled arrays are refused: reading one would run its code. `check` gets the name, shape and
-    dtype of each array of a .npy or .npz file before it is read, and may raise: 3 MB of a .npz file
-    may hold 3 GB.
+    Pickled arrays are refused, because reading one would run its code. `check` is called with the
+    name, shape and dtype of each array in a .npy or .npz file before arrays are read, and may raise
+    an error: a .npz file of 3 MB may contain 3 GB.
 
     Raises InputError if the file is damaged, OSError if it cannot be read or is not a regular file,
-    UsageError for any other suffix, InstallError for .safetensors without the package safetensors.
+    UsageError for any other suffix, and InstallError for .safetensors without the package
+    safetensors.
     """
     check_suffix(path)
     try:
         regular_size(path)
         with path.open("rb"):
             pass
-    except OSError as error:  # an error that names the file
+    except OSError as error:  # raise an error that names the file
         raise error if error.filename else OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if path.suffix == ".safetensors":
@@ -56,7 +57,7 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
             check(name, shape, dtype)
         try:
             loaded = np.load(path, allow_pickle=False)
-        except ValueError as error:  # NumPy's own message would advise unpickling
+        except ValueError as error:  # NumPy's own message would advise allowing pickles
             raise ValueError("no arrays, or pickled objects, which are not read") from error
         if path.suffix == ".npy":
             if not isinstance(loaded, np.ndarray):
@@ -86,7 +87,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = format.read_magic(file)
-    if version != (1, 0):  # a header of up to 4 GB; NumPy writes such headers only on request
+    if version != (1, 0):  # the header may have up to 4 GB; NumPy writes few files like this
         length = file.read(4)
         if int.from_bytes(length, "little") > _LONGEST_HEADER:
             raise ValueError(f"its header has {int.from_bytes(length, 'little')} bytes")
@@ -118,10 +119,11 @@ def _safetensors() -> Any:
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write `arrays` to the file at `path`, as a whole or not at all; a .npy file holds only one.
+    """Write `arrays` to the file at `path`, as a whole or not at all. A .npy file has only one
+    array.
 
-    Raises UsageError for arrays the format cannot hold, OSError if the file cannot be written,
-    InstallError for .safetensors without the package safetensors.
+    Raises UsageError for arrays that the format cannot hold, OSError if the file cannot be written,
+    and InstallError for .safetensors without the package safetensors.
     """
     check_suffix(path)
     if path.suffix == ".safetensors":

@@ -1,4 +1,4 @@
-"""Arrays as users pass them: converting them to NumPy, and describing them in messages."""
+"""Converts arrays that users pass to NumPy, and describes them in messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from needle_runtime.errors import InputError
 
 
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """Return an array, anything with `__dlpack__`, or a value NumPy can convert, as a NumPy array.
+    """Return an array, an object with `__dlpack__` or a value that NumPy can convert as an ndarray.
 
     The memory is shared if possible; a PyTorch tensor that requires gradients is detached. Raises
     InputError, whose message begins with `what`, for a value that is not an array, for an array
@@ -33,7 +33,8 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if getattr(value, "requires_grad", False):
             detached = value.detach()
-            if not detached.requires_grad:  # it still does while needle traces
+            # While needle traces, a detached tensor still requires a gradient.
+            if not detached.requires_grad:
                 return as_numpy(detached, what)
         raise InputError(
             f"{what} is a {type(value).__name__} that cannot be read: {error}"
@@ -45,7 +46,7 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def mask_refusal(value: Any) -> str | None:
-    """Return the reason to refuse a value that is a masked array or holds one in lists and tuples.
+    """Return the reason to refuse a masked array, or lists and tuples that contain one.
 
     Returns None if there is no mask. This is a copy of `needle.backend_ndarray.masked`, which the
     runtime cannot import.
@@ -58,12 +59,12 @@ def mask_refusal(value: Any) -> str | None:
             "x.filled(value), or x.data where the mask does not matter"
         )
     if isinstance(value, (list, tuple)):
-        kinds = set(map(type, value))  # mostly one, so a long list of numbers costs little
+        kinds = set(map(type, value))  # usually only one, so a long list of numbers costs little
         if any(issubclass(kind, (np.ndarray, list, tuple)) for kind in kinds):
             return next(filter(None, map(mask_refusal, value)), None)
     return None
 
 
 def describe(shape: Sequence[object], dtype: str) -> str:
-    """Return a shape and dtype as text for errors and tables: "float32(4, 16)"."""
+    """Return a shape and dtype as text for errors and tables, such as "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"

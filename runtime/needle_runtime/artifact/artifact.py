@@ -38,16 +38,16 @@ from needle_runtime.target.precision import FLOAT32
 if TYPE_CHECKING:
     from needle_runtime.artifact import golden
 
-# Modules that not every artifact needs are imported where they are used: a third of the time until
-# a small model's first answer is imports.
+# Modules that only some artifacts need are imported where they are used: imports take a third of
+# the time until a small model's first answer.
 
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
     """An artifact whose manifest has been verified; its files are checked whenever they are read.
 
-    `main` is the signature of the model. None of the code is loaded, and the machine may be unable
-    to run it; `obstacle` then gives the reason.
+    `main` is the signature of the model. No code is loaded. If this machine cannot run the code,
+    `obstacle` is the reason.
     """
 
     path: Path
@@ -65,8 +65,8 @@ class Artifact:
         """Return the artifact at `path`, with every file checked.
 
         With `require_signature`, the PEM file of an Ed25519 public key, the artifact must be signed
-        with that key. `unread` names files that the caller reads next, which checks their hashes:
-        checking them here as well would double the time for large weights.
+        with that key. `unread` names files whose hashes are not checked here, because the caller
+        reads them next, which checks the hashes: this halves the time for large weights.
 
         Raises ArtifactError if a file is missing, unexpected or differs from its recorded size or
         SHA-256, and the errors of `read_manifest`.
@@ -88,7 +88,7 @@ class Artifact:
 
     @classmethod
     def from_manifest(cls, path: StrPath, require_signature: StrPath | None = None) -> Artifact:
-        """Return the artifact at `path`; `read_manifest` checks its manifest and nothing else."""
+        """Return the artifact at `path`; only its manifest is checked (`read_manifest`)."""
         folder = as_path(path, "path", ArtifactError)
         manifest = read_manifest(folder, require_signature)
         return cls(folder, manifest, parse(manifest["functions"]["main"]))
@@ -98,7 +98,7 @@ class Artifact:
 
     @property
     def target(self) -> Mapping[str, Any]:
-        """The target the code was compiled for: "kind", and "arch" or "mcpu" and "features"."""
+        """The target of the code: its "kind", and "arch", or "mcpu" and "features"."""
         target: dict[str, Any] = self.manifest["target"]
         return target
 
@@ -109,16 +109,16 @@ class Artifact:
 
     @property
     def precision(self) -> str:
-        """The precision that matmuls take their operands in (`target.precision`)."""
+        """The precision of matmul operands (`target.precision`)."""
         return str(self.manifest.get("precision", FLOAT32))
 
     @property
     def checked(self) -> bool:
-        """Whether the code's results were compared with the model's."""
+        """Whether the first check compared the code's results with the model's."""
         return bool(self.manifest.get("checked", False))
 
     def read(self, name: str) -> bytes:
-        """Return a file's bytes. Raises ArtifactError unless they are as the manifest records."""
+        """Return a file's bytes. Raises ArtifactError unless they match the manifest."""
         return files.read_file(self.path, self.manifest, name)
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray[Any, Any]] | None:
@@ -129,7 +129,7 @@ class Artifact:
         return files.read_arrays(self.path, self.manifest, name)
 
     def golden(self) -> golden.Golden | None:
-        """Return the golden example, or None if the artifact carries none.
+        """Return the golden example, or None if the artifact has none.
 
         Raises ArtifactError as `read_arrays` does, and if the example does not fit the signature.
         """
@@ -145,8 +145,8 @@ class Artifact:
 
     @property
     def missing_features(self) -> list[str] | None:
-        """The processor features that the code was compiled for and this machine lacks; None if
-        this machine's features cannot be determined."""
+        """The processor features that the code needs and this machine lacks; None if this machine's
+        features cannot be determined."""
         required = self.target.get("features", [])
         return host.missing_features(required) if required else []
 
@@ -182,8 +182,8 @@ class Artifact:
         )
 
     def check_versions(self) -> None:
-        """Raise ArtifactError unless this version of needle-runtime, and the TVM that it uses, run
-        the code (docs/compatibility.md)."""
+        """Raise ArtifactError unless this version of needle-runtime, and the TVM that it uses, can
+        run the code (docs/compatibility.md)."""
         here, needed = versions.installed("needle-runtime"), needed_runtime(self.manifest)
         if here is not None and minor_version(here) < minor_version(needed):
             raise ArtifactError(
@@ -206,7 +206,8 @@ class Artifact:
                 )
 
     def check_runs_here(self) -> None:
-        """Raise ArtifactError as `check_versions` does; TargetError if there is an `obstacle`."""
+        """Raise ArtifactError as `check_versions` does, and TargetError if there is an
+        `obstacle`."""
         self.check_versions()
         obstacle = self.obstacle
         if obstacle is not None:
@@ -223,7 +224,7 @@ def sign(path: StrPath, private_key: StrPath) -> None:
     """Sign the artifact at `path` with the Ed25519 private key in a PEM file.
 
     An existing signature is replaced. Raises ArtifactError if the artifact is damaged or cannot be
-    written, KeyFileError and InstallError as `signature.sign` does.
+    written, and the errors of `signature.sign`.
     """
     found = Artifact.open(path)
     with replacing.writing(found.path) as new:

@@ -1,8 +1,8 @@
-"""bfloat16 arrays between NumPy and TVM.
+"""Passes bfloat16 arrays between NumPy and TVM.
 
-NumPy gets the type from ml_dtypes and refuses it in DLPack. So the elements cross as integers of
-the same size, and the capsule's type code is then corrected. ml_dtypes is imported only when an
-array of such a type occurs; other models run without it.
+NumPy gets the type from ml_dtypes, but does not accept it in DLPack. So the elements are passed as
+integers of the same size, and the capsule's type code is then corrected. ml_dtypes is imported only
+if there is an array of such a type; other models run without it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from needle_runtime.errors import InstallError
 NAME = "bfloat16"
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
 _CODES = {"i": 0, "u": _UINT, "f": 2, "V": _BFLOAT, "c": 5, "b": 6}  # by NumPy's kind
-# The offset of the type's code, by the capsule's name. In a tensor, the code follows data (8
-# bytes), device (8) and ndim (4); in the newer structure, version, context, deleter and flags (8
-# bytes each) come first.
+# The offset of the type code, by the capsule's name. In the older structure, the code follows data
+# (8 bytes), device (8) and ndim (4); in the newer structure, version, context, deleter and flags
+# (8 bytes each) come before these.
 _CODE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 
 _name = ctypes.pythonapi.PyCapsule_GetName
@@ -31,8 +31,8 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 def dtype_named(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype called `name`, which may be one that ml_dtypes adds.
 
-    Raises InstallError if NumPy does not know the name and ml_dtypes is not installed, TypeError if
-    neither knows it.
+    Raises InstallError if NumPy does not know the name and ml_dtypes is not installed, and
+    TypeError if neither knows it.
     """
     try:
         return np.dtype(name)
@@ -50,11 +50,11 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """Return whether `dtype` is ml_dtypes' bfloat16."""
-    return dtype.kind == "V" and dtype.name == NAME  # asking for a name is slow
+    return dtype.kind == "V" and dtype.name == NAME  # `name` is slow, so test `kind` first
 
 
 def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return DLPack's type code and number of bits of a dtype."""
+    """Return DLPack's type code and number of bits for a dtype."""
     return _CODES[dtype.kind], 8 * dtype.itemsize
 
 
@@ -65,7 +65,8 @@ class _Relabelled:
         self._source, self._code = source, code
 
     def __dlpack__(self, max_version: Any = None, **_: Any) -> Any:
-        # Each call makes a new structure. NumPy takes arrays of the older one as read-only.
+        # Each call makes a new structure, so it may be changed. NumPy treats arrays in the older
+        # structure as read-only.
         try:
             capsule = self._source.__dlpack__(max_version=max_version)
         except TypeError:  # a producer older than DLPack 1.0
@@ -89,8 +90,8 @@ def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
 def to_array(value: Any) -> np.ndarray[Any, Any]:
     """Return a NumPy array over the memory of anything with `__dlpack__`.
 
-    Raises BufferError if the value has elements but no memory, InstallError if it holds bfloat16
-    and ml_dtypes is not installed.
+    Raises BufferError if the value has elements but no memory, and InstallError if its dtype is
+    bfloat16 and ml_dtypes is not installed.
     """
     half = str(getattr(value, "dtype", "")).endswith(NAME)
     array = np.from_dlpack(_Relabelled(value, _UINT) if half else value)

@@ -1,4 +1,4 @@
-"""Read the files of an artifact: no further than their recorded sizes, and with hashes checked."""
+"""Read the files of an artifact, up to their recorded sizes, and check their hashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from needle_runtime.errors import ArtifactError
 
 
 def sha256(path: Path, size: int | None = None) -> str:
-    """Return the hex SHA-256 of a file's bytes; with `size`, of at most `size` + 1 bytes."""
+    """Return the hex SHA-256 of a file's bytes; with `size`, of the first `size` + 1 bytes."""
     digest = hashlib.sha256()
     left = math.inf if size is None else size + 1
     with path.open("rb") as file:
@@ -41,8 +41,8 @@ def check_file(folder: Path, manifest: Mapping[str, Any], name: str, *, digest: 
 def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     """Return the bytes of a file whose hash the manifest records.
 
-    They are checked even if `check_file` has checked the file: it may have changed since. Raises
-    ArtifactError if they differ from the record or cannot be read.
+    The bytes are checked even if `check_file` has checked the file, which may have changed since.
+    Raises ArtifactError if they differ from the record or cannot be read.
     """
     file, recorded = folder / name, manifest["files"][name]
     try:
@@ -57,8 +57,8 @@ def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
 def read_arrays(
     folder: Path, manifest: Mapping[str, Any], name: str
 ) -> dict[str, np.ndarray[Any, Any]] | None:
-    """Return the arrays of the safetensors file `name` of an artifact in `folder` with this
-    `manifest`, or None if it has no such file.
+    """Return the arrays in the safetensors file `name` of the artifact in `folder`, which has this
+    `manifest`; return None if there is no such file.
 
     Raises ArtifactError if the file has changed since it was verified, or is malformed.
     """
@@ -72,15 +72,16 @@ def read_arrays(
 
 
 def read_at_most(file: Path, size: int) -> bytes:
-    """Return a file's first `size` bytes, and one more if the file is longer."""
-    # If the file has become a pipe, opening it must not wait.
+    """Return a file's first `size` + 1 bytes, or all if it has fewer."""
+    # O_NONBLOCK: if the file has become a pipe, opening it must not wait.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         return opened.read(size + 1) or b""
 
 
 def regular_size(file: Path) -> int:
-    """Return a regular file's size in bytes. Raises OSError for others: a pipe never ends."""
+    """Return a regular file's size in bytes. Raises OSError for other files, such as a pipe, which
+    has no end."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("not a regular file")

@@ -13,17 +13,19 @@ from needle_runtime.artifact.sizes import Dim, Shape, Sizes, parse_dims, parse_e
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """A named array: its shape and dtype, and for an index the `range` of its valid values."""
+    """A named array: its shape and dtype and, for an array of indices, the `range` of valid
+    values."""
 
     name: str
-    shape: Shape  # of ints, and of extents that depend on the dims
-    dtype: str  # as text: NumPy's bfloat16 would need a package that only running needs
+    shape: Shape  # ints, and extents that depend on the dims
+    dtype: str  # a name, since NumPy's bfloat16 would need a package that only running needs
     range: Shape | None = None  # (least, largest)
 
 
 @dataclass(frozen=True)
 class GraphNames:
-    """The functions of a CUDA graph: `function` to capture, and `results` to make new results."""
+    """The functions of a CUDA graph: `function` is captured, and `results` allocates new
+    results."""
 
     function: str
     results: str
@@ -36,15 +38,14 @@ class Function:
     `ties` lists the names of parameters with several names. `arguments` and `output_tree` are the
     structure of a call and of its result (`artifact.trees`); with `bare_output` the code returns
     one array instead of a list. `transform` is the function that packs the weights, `by_kernel` is
-    `main` without merged kernels, and `graph` is present if `main` is to be captured. With
+    `main` without merged kernels, and `graph` is present if `main` may be captured. With
     `any_address`, inputs need only be aligned to their elements. `dims` are the sizes that are left
-    to the call, and `sizes` finds them. `state` names the last of the inputs: the model keeps them
-    from call to call, and their new values are the last outputs; `arguments` and `output_tree` do
-    not include them. `fixed` are names in the model's `state_dict` that are not parameters of the
-    code: constants, with a digest (`digest_of`), and arrays that the code does not read, with None.
-    `unsaved` are parameters of the code that are not in a `state_dict`. `in_place` are the outputs
-    (each with the number of an input of its type) that `main_in_place` writes to the input's
-    memory.
+    to the call, and `sizes` finds them. `state` describes the last inputs: the model keeps them
+    between calls, and their new values are the last outputs; `arguments` and `output_tree` do not
+    include them. `fixed` has names in the model's `state_dict` that are not parameters of the code:
+    constants, with a digest (`digest_of`), and arrays that the code does not read, with None.
+    `unsaved` are parameters of the code that are not in a `state_dict`. `in_place` has pairs of
+    numbers (output, input): `main_in_place` writes the output to the input's memory.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -66,20 +67,20 @@ class Function:
     in_place: tuple[tuple[int, int], ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the arrays among a call's arguments, in the order of `inputs`. Raises InputError
-        if the arguments have another structure."""
+        """Return the arrays in a call's arguments, in the order of `inputs`. Raises InputError if
+        the arguments have a different structure."""
         return trees.flatten_arguments(self.arguments, args, kwargs)
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """Return `outputs`, one array per output, in the structure that the model returns."""
+        """Return the arrays `outputs` in the structure of the model's result."""
         return trees.unflatten(self.output_tree, outputs)
 
 
 def parse(entry: Mapping[str, Any]) -> Function:
     """Return the function that an entry of a manifest describes.
 
-    Raises ValueError, or the error that a missing or malformed part causes: AttributeError,
-    KeyError, RecursionError or TypeError.
+    Raises ValueError, AttributeError, KeyError, RecursionError or TypeError if a part is missing or
+    malformed.
     """
     dims = parse_dims(entry.get("dims", ()))
     inputs, params, outputs = (
@@ -134,7 +135,7 @@ def _is_like(one: ArraySpec, other: ArraySpec) -> bool:
 
 
 def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
-    """Return the arrays of one kind. An output without a name is called `output.N`."""
+    """Return the arrays of one kind. An output without a name gets the name `output.N`."""
     found = []
     for number, spec in enumerate(entry[kind]):
         name = spec["name"] if kind != "outputs" else spec.get("name", f"output.{number}")
@@ -149,7 +150,7 @@ def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[Ar
 def _state(
     entry: Mapping[str, Any], inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
 ) -> tuple[ArraySpec, ...]:
-    """Return the state, under its names in the model."""
+    """Return the arrays of the state, under their names in the model."""
     names = entry.get("state", [])
     expect(all(isinstance(name, str) for name in names) and len(names) <= len(inputs), "state")
     found = tuple(

@@ -15,10 +15,10 @@ Array = np.ndarray[Any, Any]
 class Golden:
     """Inputs and outputs in the order of the signature.
 
-    `source` says what computed the outputs: "eager", the model itself, or "compiled" if the model
-    was not available. `tolerances` are the allowed differences of the outputs from the recorded
-    ones, relative to their largest magnitudes. `others` are examples of other sizes, if sizes are
-    left to the call.
+    `source` is what computed the outputs: "eager" for the model itself, or "compiled" if the model
+    was not available. `tolerances` has, for each output, the allowed difference from the recorded
+    one, relative to its largest magnitude. `others` are examples of other sizes, if sizes are left
+    to the call.
     """
 
     inputs: Sequence[Array]
@@ -37,7 +37,7 @@ class Golden:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the manifest's entry."""
+        """Return the manifest's entry about the example."""
         facts: dict[str, Any] = {"source": self.source, "tolerances": list(self.tolerances)}
         if self.others:
             facts["others"] = [list(each.tolerances) for each in self.others]
@@ -45,15 +45,15 @@ class Golden:
 
 
 def _prefix(number: int) -> str:
-    """Return the prefix of the array names of an example; the first example has none."""
+    """Return the prefix of the array names of example `number`; the first example has none."""
     return f"{number}." if number else ""
 
 
 def of_arrays(
     arrays: Mapping[str, Array], facts: Mapping[str, Any], inputs: int, outputs: int
 ) -> Golden:
-    """Return the example from a file's arrays and a manifest's entry. Raises ValueError unless
-    there is an array for each of the given numbers of inputs and outputs."""
+    """Return the example from a file's arrays and the manifest's entry. Raises ValueError unless
+    each example has arrays for `inputs` inputs and `outputs` outputs."""
     tolerances = [facts["tolerances"], *facts.get("others", ())]
     names = [
         [[f"{_prefix(number)}{kind}.{i}" for i in range(count)] for kind, count in kinds]

@@ -1,4 +1,4 @@
-"""The manifest of an artifact: seal a folder with it, and read it back with checks."""
+"""Seal a folder with an artifact's manifest, and read and check the manifest."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from needle_runtime.target.kind import ARCHITECTURE, CUBLAS, is_gpu
 from needle_runtime.target.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
-LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes some 200
+LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes about 200
 
 
 _SEALED = ("format", "files", "digest")  # entries that `write_manifest` adds
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
-    # The order of keys counts: it decides the order of a result that is a dict.
+    # Keys are not sorted, because their order decides the order of a result that is a dict.
     body = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
@@ -38,8 +38,8 @@ def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
 def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None = None) -> None:
     """Seal a folder: hash every file in it and write the manifest that records the hashes.
 
-    With `sign`, the PEM file of an Ed25519 private key, the manifest's signature is written too.
-    Raises KeyFileError and InstallError as `signature.sign` does.
+    With `sign`, the PEM file of an Ed25519 private key, also write the manifest's signature. Raises
+    the errors of `signature.sign`.
     """
     body = {name: value for name, value in manifest.items() if name not in _SEALED}
     sealed = {**body, "format": FORMAT, "files": {}}
@@ -60,7 +60,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
     With `require_signature`, the PEM file of an Ed25519 public key, the signature is checked before
     the content is used. Raises ArtifactError if the manifest is missing or damaged, SignatureError
-    if it is not signed by that key, KeyFileError and InstallError as `signature.is_signed_by` does.
+    if it is not signed by that key, and the errors of `signature.is_signed_by`.
     """
     folder = as_path(path, "path", ArtifactError)
     file = folder / MANIFEST
@@ -83,7 +83,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
         raise ArtifactError(
             f"{file}: has format {manifest['format']!r}, this version reads {FORMAT}"
         )
-    # The file is compared byte for byte, so that even a changed space is noticed.
+    # The file is compared byte for byte, so that even a changed space is detected.
     if manifest["digest"] != _manifest_digest(manifest) or data != _manifest_bytes(manifest):
         raise ArtifactError(f"{file}: is damaged (its digest does not match)")
     try:
@@ -94,7 +94,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
 
 def needed_runtime(manifest: dict[str, Any]) -> str:
-    """Return the first version of needle-runtime that runs an artifact, such as "0.1"."""
+    """Return the first version of needle-runtime that can run an artifact, such as "0.1"."""
     # Artifacts of version 0.1.0 have no such entry.
     return str(manifest.get("requires", {}).get("needle_runtime", "0.1"))
 
@@ -106,7 +106,7 @@ def minor_version(version: str) -> tuple[int, int]:
 
 
 def _check_manifest_size(file: Path, size: int) -> None:
-    # The size is checked before the file is read, because the signature can be checked only
+    # The size is checked before the file is read, because the signature can only be checked
     # afterwards.
     if size > LARGEST_MANIFEST:
         raise ArtifactError(
@@ -134,8 +134,8 @@ def _check_signature(folder: Path, data: bytes, public_key: StrPath | None) -> N
 
 
 def _check_structure(manifest: dict[str, Any]) -> None:
-    """Raise an error if a part is missing or malformed: ValueError, or the error that reading the
-    part causes."""
+    """Raise ValueError, or the error of reading a part, if a part of the manifest is missing or
+    malformed."""
     for name, recorded in manifest["files"].items():
         int(recorded["sha256"], 16)
         expect(name.isprintable() and "/" not in name, "name of a file")

@@ -1,4 +1,4 @@
-"""Replace an artifact as a whole: write the new one, and read while it is being replaced."""
+"""Write an artifact as a whole in place of an old one, and read one while it may be replaced."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from needle_runtime.process.paths import StrPath, as_path
 
 _Result = TypeVar("_Result")
 
-_RETRIES = 10  # how often an export may replace an artifact while it is being read
+_RETRIES = 10  # how often exports may replace an artifact while it is being read
 
 
 @contextlib.contextmanager
 def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
-    """Yield a new folder to fill, which becomes `path` when the block ends, or not at all.
+    """Yield a new folder to fill. It becomes `path` when the block ends, unless an error is raised.
 
     The folder is a temporary sibling, synced to disk and then renamed; see `process.atomic`. An
-    artifact that is already at `path` is replaced in one step; anything else there is left alone.
+    artifact that is already at `path` is replaced in one step; anything else there is not touched.
     With `private`, only the owner may read or write the folder. Raises ArtifactError if the folder
-    cannot be written; nothing half-written is left behind.
+    cannot be written; then no partial folder is left behind.
     """
-    from needle_runtime.process import atomic  # not needed by readers, whose start it would slow
+    from needle_runtime.process import atomic  # imported here, because readers do not need it
 
     target = as_path(path, "path", ArtifactError)
     try:
@@ -36,14 +36,14 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
             yield folder
             mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)
             for file in folder.iterdir():
-                file.chmod(mode)  # safetensors makes files that only their owner can read
+                file.chmod(mode)  # safetensors creates files that only their owner can read
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
 
 
 def replaceable(target: Path, mark: str, kind: str) -> Path:
-    """Return the absolute path at which a folder of this `kind`, which has a file `mark`, may be
-    written. Raises ArtifactError if anything else is there, except an empty folder."""
+    """Return the absolute path at which to write a folder of this `kind`, for `target`. Raises
+    ArtifactError unless `target` is missing, an empty folder, or a folder with the file `mark`."""
     target = target.absolute()
     if target.is_symlink():  # the link stays, and its target is replaced
         target = target.resolve()
@@ -57,8 +57,8 @@ def replaceable(target: Path, mark: str, kind: str) -> Path:
 def undisturbed(path: StrPath, read: Callable[[], _Result]) -> _Result:
     """Return `read()`, repeated if the artifact at `path` was replaced while it was being read.
 
-    An export replaces the old folder as a whole. A reader that had opened one file of each folder
-    would mistake that for damage.
+    An export replaces the old folder as a whole. A reader that had read some files from the old and
+    some from the new folder would report damage.
     """
     for _ in range(_RETRIES):
         before = _identity(path)

@@ -22,11 +22,11 @@ _MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's limits
 
 
 def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of a safetensors file by name, read-only and over the bytes of `data`.
+    """Return the arrays of a safetensors file by name, as read-only views of the bytes `data`.
 
-    The package's own reader copies every array. The format is the header's length as a 64-bit
-    little-endian number, the header as JSON, and the arrays one after another. Raises ValueError
-    for bytes in another format, InstallError for bfloat16 without ml_dtypes.
+    The reader of the package safetensors copies every array. The format is the header's length as a
+    64-bit little-endian number, the header as JSON, and the arrays one after another. Raises
+    ValueError for bytes in another format, and InstallError for bfloat16 without ml_dtypes.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or start > len(data):
@@ -58,7 +58,8 @@ def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _checked(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], list[int]]:
-    """Return an array's dtype, shape and place. Raises ValueError for a malformed entry."""
+    """Return an array's dtype, its shape, and its start and end. Raises ValueError for a malformed
+    entry."""
     parts = entry if isinstance(entry, dict) else {}
     kind: Any = parts.get("dtype")
     shape: Any = parts.get("shape")

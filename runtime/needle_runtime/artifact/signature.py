@@ -1,6 +1,6 @@
 """Ed25519 signatures (RFC 8032), with keys in PEM files as OpenSSL reads and writes them.
 
-The package `cryptography` does the work; it is imported only to make or check a signature.
+The package `cryptography` computes and checks signatures; it is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def generate(path: StrPath) -> Path:
     """Write a new private key to `path`, readable only by its owner, and the public key beside it.
 
     Returns the public key's path: `path` with ".pub" appended. Raises KeyFileError if one of the
-    files exists already or cannot be written, InstallError without `cryptography`.
+    files exists already or cannot be written, and InstallError without `cryptography`.
     """
-    from needle_runtime.process import atomic  # not needed by readers, whose start it would slow
+    from needle_runtime.process import atomic  # imported here, because readers do not need it
 
     serialization, ed25519, _ = _cryptography()
     private = as_path(path, "path", KeyFileError)
@@ -52,9 +52,9 @@ def generate(path: StrPath) -> Path:
 
 
 def sign(data: bytes, private_key: StrPath) -> bytes:
-    """Return the signature of `data` (64 bytes) by the `private_key` in a PEM file.
+    """Sign `data` with the `private_key` in a PEM file; return the signature of 64 bytes.
 
-    Raises KeyFileError if the file holds no unencrypted Ed25519 private key, InstallError without
+    Raises KeyFileError if the file has no unencrypted Ed25519 private key, and InstallError without
     `cryptography`.
     """
     serialization, ed25519, _ = _cryptography()
@@ -65,7 +65,7 @@ def sign(data: bytes, private_key: StrPath) -> bytes:
         raise KeyFileError(
             f"{private_key}: is encrypted; a key without a password is needed"
         ) from None
-    except Exception as error:  # ValueError, or a type of the package's own
+    except Exception as error:  # ValueError, or one of the package's own classes
         raise KeyFileError(f"{private_key}: is not a private key in PEM form") from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise KeyFileError(f"{private_key}: is not an Ed25519 key")
@@ -73,9 +73,9 @@ def sign(data: bytes, private_key: StrPath) -> bytes:
 
 
 def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
-    """Return whether the owner of the `public_key` in a PEM file made `signature` of `data`.
+    """Return whether the owner of the `public_key` in a PEM file signed `data` with `signature`.
 
-    Raises KeyFileError if the file holds no Ed25519 public key, InstallError without
+    Raises KeyFileError if the file has no Ed25519 public key, and InstallError without
     `cryptography`.
     """
     serialization, ed25519, invalid_signature = _cryptography()
@@ -84,7 +84,7 @@ def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
         raise KeyFileError(f"{public_key}: is a private key; the public one is needed")
     try:
         key = serialization.load_pem_public_key(pem)
-    except Exception as error:  # ValueError, or a type of the package's own
+    except Exception as error:  # ValueError, or one of the package's own classes
         raise KeyFileError(f"{public_key}: is not a public key in PEM form") from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise KeyFileError(f"{public_key}: is not an Ed25519 key")

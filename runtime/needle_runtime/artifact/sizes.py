@@ -1,6 +1,6 @@
 """Sizes that are left to the call: a compiled function's dims, and the extents that depend on them.
 
-A manifest has an extent as an int or as text, such as "2 * n + 1": ints and dims with + - * // and
+An extent in a manifest is an int or text, such as "2 * n + 1": ints and dims with + - * // and
 parentheses, where // rounds down. This module uses only the standard library.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from needle_runtime.errors import InputError
 
-_LONGEST = 1000  # characters of a text
+_LONGEST = 1000  # the most characters of an extent's text
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -25,7 +25,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Dim:
-    """A named size: every multiple of `multiple_of` from `min` to `max`."""
+    """A named size: it may be any multiple of `multiple_of` from `min` to `max`."""
 
     name: str
     min: int
@@ -44,13 +44,15 @@ class Dim:
 
     @property
     def between(self) -> int:
-        """A size between the ends: an odd multiple if possible, so that it does not fill tiles."""
+        """A size between `min` and `max`: an odd multiple if possible, so that tiles are not
+        full."""
         least, most = self.min // self.multiple_of, self.max // self.multiple_of
         return min((least + most) // 2 | 1, most) * self.multiple_of
 
 
 class Extent:
-    """An extent that depends on dims; equal if its text is. Raises ValueError for bad text."""
+    """An extent that depends on dims. Extents are equal if their texts are. Raises ValueError for
+    invalid text."""
 
     def __init__(self, text: str, dims: Sequence[str]) -> None:
         self.text = text
@@ -72,13 +74,13 @@ class Extent:
         return self._value(sizes)
 
     def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
-        """Return (i, factor, added) with a factor above 0 if the extent is factor * size of dims[i]
-        + added at every size; None if it is not."""
+        """Return (i, factor, added) if the extent always is factor * size of dims[i] + added, with
+        a factor above 0; None if it has another form."""
         used = [i for i, dim in enumerate(dims) if dim.name in self.names]
         if self._divides or len(used) != 1:
             return None
         (i,) = used
-        # A polynomial of one variable that agrees with a line at more places than it has factors is
+        # A polynomial in one variable that agrees with a line at more points than its degree is
         # that line.
         places = range(2 + self.text.count(dims[i].name))
         values = [self._value({dims[i].name: place}) for place in places]
@@ -123,7 +125,8 @@ def shape_at(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def may_be(shape: Sequence[int], wanted: Shape) -> bool:
-    """Return whether `shape` is the `wanted` one for some sizes, judging each extent separately."""
+    """Return whether `shape` may be the `wanted` one; extents that depend on dims may have any
+    value."""
     return len(shape) == len(wanted) and all(
         isinstance(b, Extent) or a == b for a, b in zip(shape, wanted, strict=True)
     )
@@ -142,8 +145,8 @@ class _Axis:
 class Sizes:
     """Finds the sizes of dims in the shapes of a call's inputs.
 
-    A dim is found on an axis whose extent is the dim or, if there is none, factor * dim + added.
-    Raises ValueError if there is neither.
+    A dim is found from an axis whose extent is the dim or, if there is none, from an axis whose
+    extent is factor * dim + added. Raises ValueError if there is neither.
     """
 
     def __init__(self, dims: Sequence[Dim], inputs: Sequence[tuple[str, Shape]]) -> None:
@@ -167,7 +170,7 @@ class Sizes:
         self._first = [(dim, *sources[number]) for number, dim in enumerate(dims)]
 
     def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """Return the size of each dim, from the inputs' shapes, which `may_be` the right ones.
+        """Return the size of each dim, from the inputs' shapes, which must pass `may_be`.
 
         Raises InputError for a size that a dim does not allow, and for two inputs that disagree.
         """
@@ -202,8 +205,8 @@ class Sizes:
 
 
 def parse_dims(entries: Any) -> tuple[Dim, ...]:
-    """Return the dims that a manifest's entry lists. Raises ValueError, KeyError or TypeError for
-    a malformed entry."""
+    """Return the dims that an entry of a manifest lists. Raises ValueError, KeyError or TypeError
+    for a malformed entry."""
     dims = []
     for entry in entries:
         name, *facts = (entry[key] for key in ("name", "min", "max", "multiple_of"))
@@ -218,7 +221,7 @@ def parse_dims(entries: Any) -> tuple[Dim, ...]:
 
 
 def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """Return the shape in a manifest's entry. Raises ValueError for a malformed entry."""
+    """Return the shape in an entry of a manifest. Raises ValueError for a malformed entry."""
     shape = parse_extents(entry, dims)
     if any(isinstance(extent, int) and extent < 0 for extent in shape):
         raise ValueError("shape")
@@ -226,7 +229,7 @@ def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
 
 
 def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """Return the ints (which may be negative) and extents that a manifest's entry lists."""
+    """Return the ints (which may be negative) and extents that an entry of a manifest lists."""
     names = [dim.name for dim in dims]
     found: list[int | Extent] = []
     if not isinstance(entry, list):

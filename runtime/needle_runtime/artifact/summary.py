@@ -1,4 +1,4 @@
-"""The `repr` of artifacts, executables and programs, and one line about a search."""
+"""Formats the `repr` of artifacts, executables and programs, and a line about a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 8  # inputs or outputs that are listed
 
 
 def summary(kind: str, manifest: Mapping[str, Any], main: Function, **more: str) -> str:
-    """Return `kind` with inputs, outputs, state, sizes, weights, target and size, a line each.
+    """Return `kind` and one line each for inputs, outputs, state, sizes, weights, target and size.
 
     `manifest` and `main` describe the artifact; `more` adds lines."""
     numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)

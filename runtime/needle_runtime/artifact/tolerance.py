@@ -1,9 +1,9 @@
 """Judge results: how they differ from expected ones, and by how much they may differ.
 
-Everything that judges a result of compiled code calls `compare`: the check at the first compile,
-the self test, the search's gate, the parity ladder, the campaign, the lab and the benchmarks. It
-needs only NumPy. `needle.testing`, which imports nothing of needle_tvm, judges eager results in the
-same way; tests/needle_runtime/artifact/test_tolerance.py holds both to the same cases.
+All checks of compiled code's results call `compare`: the check at the first compile, the self test,
+the search's gate, the parity ladder, the campaign, the lab and the benchmarks. This module needs
+only NumPy. `needle.testing`, which imports nothing from needle_tvm, judges eager results in the
+same way; tests/needle_runtime/artifact/test_tolerance.py checks both on the same cases.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from needle_runtime.target.precision import FLOAT32
 
 Array = np.ndarray[Any, Any]
 
-# The largest relative error of a rounding to nearest. NumPy knows bfloat16 only through ml_dtypes,
+# The largest relative error of rounding to nearest. NumPy supports bfloat16 only through ml_dtypes,
 # which may be missing.
 UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-# A sum of K rounded products errs by about eps * sqrt(K) for random data (Higham, "Accuracy and
-# Stability of Numerical Algorithms", 2nd ed., section 4.2 and its probabilistic remark); the factor
-# covers the tail and the handful of roundings of an epilogue.
+# The error of a sum of K rounded products is about eps * sqrt(K) for random data (Higham, "Accuracy
+# and Stability of Numerical Algorithms", 2nd ed., section 4.2 and its probabilistic remark). The
+# factor allows for larger errors, which are rare, and for a few roundings in an epilogue.
 _FACTOR = 8.0
 
-# The tolerance for a whole float32 model compared with another framework, if nothing else is known.
-# It is an allowance for rounding that only a wrong set-up exceeds.
+# The tolerance for comparing a whole float32 model with another framework, if nothing else is
+# known. Rounding errors stay below it; only a wrong set-up exceeds it.
 MODEL = 1e-4
 
 
 def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> float:
     """Return the allowed difference relative to the largest magnitude of the result.
 
-    `reduction_length` is the number of terms of the longest sum, `layers` the number of such sums
-    that feed one another. For an integer `dtype` the result is 0: integers must be equal.
+    `reduction_length` is the number of terms of the longest sum, and `layers` the number of such
+    sums in a chain, where each uses the one before. For an integer `dtype` the result is 0:
+    integers must be equal.
     """
     if dtype in UNIT_ROUNDOFF:
         eps = 2 * UNIT_ROUNDOFF[dtype]
@@ -51,10 +52,10 @@ def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> fl
 def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]) -> float:
     """Return the allowed difference of a function's result relative to its largest magnitude.
 
-    `dtypes` are the dtypes that its results and intermediate values are rounded to. `sums` are its
-    reductions: for each, the dtype that it accumulates in and its number of terms; their errors add
-    up. `relative_tolerance` gives the bound for a sum; rounding each value once more counts as a
-    sum of one term in its dtype. Functions of integers only get 0.
+    `dtypes` are the dtypes to which its results and intermediate values are rounded. `sums` are its
+    reductions, each with the dtype of its accumulator and its number of terms; their errors add up.
+    `relative_tolerance` gives the bound for a sum; rounding a value once more counts as a sum of
+    one term in its dtype. The result is 0 for functions that only use integers.
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
@@ -70,10 +71,10 @@ def operand_tolerance(precision: str, terms: int, results: int) -> float:
     Each of the K = `terms` terms t_k of a sum changes by at most 2 u t_k, where u is the unit
     roundoff. So a sum changes by at most 2 u sqrt(K) |t|. If roundings are independent, it changes
     by at most 2 u lambda |t|, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, "A New
-    Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); lambda is
-    chosen so that all `results` together exceed it once in a thousand times. |t|, the Euclidean
-    norm of the terms, is the typical size of a sum of terms with random signs, so the largest
-    result is no smaller.
+    Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019). Lambda is
+    chosen so that with probability 1/1000 some of the `results` exceed the bound. |t|, the
+    Euclidean norm of the terms, is the typical size of a sum of terms with random signs, so the
+    largest result is no smaller.
     """
     unit = UNIT_ROUNDOFF.get(precision, 0.0)
     spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
@@ -85,11 +86,11 @@ def estimated_tolerances(
     params: Sequence[Mapping[str, Any]],
     precision: str = FLOAT32,
 ) -> list[float]:
-    """Return the allowed difference between two computations of each of `outputs`, relative to its
-    magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
+    """Return, for each of `outputs`, the allowed difference between two computations, relative to
+    its magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
 
-    Every weight of at least two axes counts as a layer. Its sums are taken to be as long as the
-    longest sum that any of the weights allows.
+    Every weight with at least two axes counts as a layer. All layers' sums are assumed to be as
+    long as the longest sum that any of the weights allows.
     """
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
@@ -107,8 +108,8 @@ class Comparison:
 
     `absolute` is the largest difference of an element, and `relative` is that difference relative
     to the scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity
-    differs. `wrong` masks the elements that are out of bounds, and `what` describes them: their
-    number, and the first one. `what` is empty if the result is right.
+    differs. `wrong` is a mask of the elements that differ by more than their bounds, and `what`
+    describes them: their number, and the first one. `what` is empty if the result is correct.
     """
 
     absolute: float
@@ -118,7 +119,7 @@ class Comparison:
 
     @property
     def right(self) -> bool:
-        """Whether shape and dtype are right, and every element is within its bound."""
+        """Whether shape and dtype are correct and every element is within its bound."""
         return not self.what
 
 
@@ -139,9 +140,9 @@ def compare(
     large terms. None means the largest finite magnitude of `expected`, or 1 if that is 0. NaNs and
     infinities must be in the same places; integers and bools must be equal.
 
-    With `same_dtype` False the widths of dtypes may differ, because `expected` was computed in a
-    wider one. An element that agrees with one of `others` is right, too. Elements that are not
-    `known` are not compared.
+    With `same_dtype` False, the widths of dtypes may differ, for an `expected` that was computed in
+    a wider dtype. An element that agrees with one of `others` is also correct. Elements that are
+    not `known` are not compared.
     """
     expected, found = np.asarray(expected), np.asarray(found)
     kinds = [_kind(array.dtype) for array in (expected, found)]
@@ -173,8 +174,8 @@ def compare(
 
 
 def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    """Return the largest relative difference among several results of any width; infinite if there
-    are more or fewer than expected."""
+    """Return the largest relative difference among several results, whose dtypes may have other
+    widths; infinite if there are more or fewer results than expected."""
     if len(expected) != len(found):
         return math.inf
     pairs = zip(expected, found, strict=True)
@@ -196,7 +197,7 @@ def identical(one: Array, other: Array) -> Array:
 def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array, Array]:
     """Return (mask of elements that differ by more than `allowed`, differences)."""
     if _kind(expected.dtype) not in "fc":
-        if expected.dtype == np.bool_:  # any byte but 0 reads as True
+        if expected.dtype == np.bool_:  # compare bytes, since any byte but 0 reads as True
             expected, found = expected.view(np.uint8), found.view(np.uint8)
         wrong = np.asarray(found != expected)
         return wrong, np.where(wrong, math.inf, 0.0)
@@ -204,7 +205,7 @@ def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array
     with np.errstate(all="ignore"):
         gap = np.asarray(np.abs(have - want))
         wrong = np.asarray(~(gap <= allowed))
-        if wrong.any():  # unless a NaN or an infinity is expected there
+        if wrong.any():  # expected NaNs and infinities are not wrong
             same = identical(have, want)
             wrong &= ~same
             gap = np.where(same, 0.0, np.where(np.isnan(gap), math.inf, gap))
@@ -212,7 +213,7 @@ def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """Return the kind of a dtype: c, f (also for bfloat16), b or i."""
+    """Return the kind of a dtype: "c", "f" (bfloat16 too), "b" or "i"."""
     return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
 
 

@@ -1,9 +1,9 @@
-"""Nested arguments and results, described in JSON. This module uses only the standard library.
+"""Describes nested arguments and results in JSON. This module uses only the standard library.
 
 A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}},
 {"numbered": [[key, ...], ...]} for a dict with whole numbers among its keys, {"fields": {name:
 ...}} for an object whose parts are attributes, or {"static": value} for an argument that is not an
-array and was fixed when the model was traced.
+array and whose value was fixed when the model was traced.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ LEAF = "*"
 
 
 _PLAIN = (bool, int, float, str, type(None))
-_NAMED = ("dict", "fields")  # kinds of trees with parts by name
+_NAMED = ("dict", "fields")  # kinds of trees whose parts have names
 
 
 class Record:
-    """The parts of a dataclass or of another object, as attributes: `record.logits`. The same part
-    is `record["logits"]`, and `record[0]` is the first part that is not None."""
+    """The parts of a dataclass or of another object, as attributes such as `record.logits`.
+    `record["logits"]` is the same part, and `record[0]` is the first part that is not None."""
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
@@ -68,10 +68,10 @@ def flatten_arguments(
 ) -> list[Any]:
     """Return the arrays among a call's arguments, in order.
 
-    `arguments` describes the arguments that the model was traced with, each as {"name", "tree"}. A
+    `arguments` describes the arguments with which the model was traced, each as {"name", "tree"}. A
     call passes them by position (`args`) or by name (`kwargs`). Arguments with "keyword" must be
-    passed by name, and arguments without arrays may be left out. Raises InputError that names an
-    argument that is missing or unexpected, or has another structure or static value.
+    passed by name, and arguments without arrays may be left out. Raises InputError, naming the
+    argument, if an argument is missing or unexpected, or has another structure or static value.
     """
     most = sum(not argument.get("keyword", False) for argument in arguments)
     if len(args) > most:
@@ -96,7 +96,7 @@ def flatten_arguments(
 
 
 def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
-    """Yield the arrays of `value`. Raises InputError naming `where` for another structure."""
+    """Yield the arrays in `value`. Raises InputError, naming `where`, if its structure differs."""
     if tree == LEAF:
         yield value
         return
@@ -104,7 +104,7 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
     if kind == "static":
         if not _is_same(value, parts):
             given = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
-            raise InputError(f"{where} is {given}, the model was compiled for {parts!r}")
+            raise InputError(f"{where} is {given}, but the model was compiled for {parts!r}")
     elif kind in ("dict", "numbered"):
         known = dict(items(kind, parts))
         if not isinstance(value, Mapping) or set(value) != set(known):
@@ -132,9 +132,9 @@ def _field(value: Any, name: str, where: str) -> Any:
 
 
 def _is_same(value: Any, compiled: Any) -> bool:
-    """Return whether a static argument is the value that the model was compiled for.
+    """Return whether a static argument has the value for which the model was compiled.
 
-    2.0 is not 2, and 1 is not True: the results would have another dtype. NaN equals NaN.
+    2.0 is not 2, and 1 is not True, because results would have another dtype. NaN equals NaN.
     """
     for kind in _PLAIN:  # NumPy's float64 is a float
         if isinstance(value, kind) != isinstance(compiled, kind):
@@ -143,12 +143,12 @@ def _is_same(value: Any, compiled: Any) -> bool:
 
 
 def unflatten(tree: Any, values: Sequence[Any]) -> Any:
-    """Return `values`, one per array of the tree, in the tree's structure."""
+    """Put `values`, one per array of the tree, into the tree's structure."""
     return _built(tree, iter(values))
 
 
-# As a closure, this function would keep the arrays alive, by a reference cycle, until garbage
-# collection.
+# If this function were a recursive closure, a reference cycle would keep the arrays alive until
+# garbage collection.
 def _built(tree: Any, remaining: Iterator[Any]) -> Any:
     if tree == LEAF:
         return next(remaining)

@@ -1,5 +1,4 @@
-"""A model and all libraries that it needs in one folder, for programs in C and C++.
+"""Puts a model and all libraries that it needs into one folder, for programs in C and C++.
 
-`elf` reads the needs of a library, `libraries` finds the library that meets each of them, and
-`making` writes the folder.
+`elf` reads what a library needs, `libraries` finds the libraries, and `making` writes the folder.
 """

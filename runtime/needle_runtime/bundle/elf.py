@@ -1,5 +1,5 @@
-"""The needs of a shared library, read from its ELF tables (gABI, "Dynamic Section"; LSB, "Symbol
-Versioning"). This module uses only the standard library."""
+"""Reads from a shared library's ELF tables which libraries and versions it needs (gABI, "Dynamic
+Section"; LSB, "Symbol Versioning"). This module uses only the standard library."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LOAD, _DYNAMIC = 1, 2  # p_type
 _NEEDED, _STRINGS = 1, 5  # d_tag
 _DEFINITIONS, _DEFINITION_COUNT, _NEEDS, _NEED_COUNT = range(0x6FFFFFFC, 0x70000000)
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)*", re.ASCII)
-_RELATIVE = "GLIBC_ABI_DT_RELR"  # a mark for a form of relocations that glibc 2.36 introduced
+_RELATIVE = "GLIBC_ABI_DT_RELR"  # marks a form of relocations that glibc 2.36 introduced
 
 Version = tuple[int, int]
 _Fields = tuple[int, ...]
 
 
 class Elf(NamedTuple):
-    """A shared library's `machine`, the libraries that it has `needed` by name, the `versions` of
-    symbols that each of them must define, and the versions that it has `defined` itself."""
+    """A shared library: its `machine`, the names of `needed` libraries, the `versions` of symbols
+    that each of these must define, and the versions that it has `defined` itself."""
 
     machine: str
     needed: tuple[str, ...]
@@ -30,14 +30,14 @@ class Elf(NamedTuple):
 
     @property
     def glibc(self) -> Version:
-        """The least version of glibc that has the symbols; (0, 0) if any version has them."""
+        """The oldest version of glibc that has the needed symbols; (0, 0) if all versions do."""
         names = [name for versions in self.versions.values() for name in versions]
         found = [(int(m[1]), int(m[2])) for m in map(_GLIBC.fullmatch, names) if m]
         return max([*found, (2, 36) if _RELATIVE in names else (0, 0)])
 
 
 def read(data: bytes) -> Elf:
-    """Return the needs of the library with these bytes; ValueError unless they are 64-bit ELF."""
+    """Parse the bytes of a shared library. Raises ValueError unless they are 64-bit ELF."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF file")
     try:
@@ -57,7 +57,7 @@ def _read(data: bytes) -> Elf:
     values = dict(entries)
 
     def place(tag: int) -> int:
-        """Return the offset in the file of the table whose address in memory the entry gives."""
+        """Return the file offset of a table; its entry `tag` has the address in memory."""
         return next(
             values[tag] - address + offset
             for kind, _, offset, address, _, length in segments
@@ -93,7 +93,8 @@ def _at(data: bytes, form: str, offset: int) -> _Fields:
 def _chain(
     data: bytes, form: str, offset: int, count: int
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the offset and the fields of linked entries; the last field is the step to the next."""
+    """Yield the offset and the fields of linked entries. An entry's last field is the distance to
+    the next entry."""
     for _ in range(count):
         entry = _at(data, form, offset)
         yield offset, entry

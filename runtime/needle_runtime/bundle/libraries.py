@@ -20,22 +20,22 @@ from needle_runtime.errors import InstallError, TargetError
 
 RUNTIME, TVM = "libneedle_runtime.so", "libtvm_runtime.so"  # the first loads the second by name
 SODIUM = ("libsodium.so.26", "libsodium.so.23")  # as in src/capi/signature.cc
-# The parts of glibc, which every Linux with glibc has.
+# The libraries of glibc, which are not copied to a bundle.
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d|ld-linux-[\w-]+\.so\.\d")
-# Below the folder that a user names: a bundle, an installation, or unpacked wheels.
+# Subfolders of the folder that a user names: a bundle, an installation, or unpacked wheels.
 _PLACES = ("lib", "needle_runtime/lib", "tvm_ffi/lib", "tvm/lib")
-_OURS = ("libneedle_", "libtvm_")  # they have one version, so the system's are never used
+_OURS = ("libneedle_", "libtvm_")  # the system's copies may have another version: never use them
 _RTLD_DI_LINKMAP = 2
 
 
 class Libraries:
-    """Libraries for one `machine`, from a folder that the user names or from this installation;
-    then from the system or, for another architecture, from its C++ compiler."""
+    """Finds libraries for one `machine`: first in a folder that the user names or in this
+    installation, then in the system or, for another architecture, with its C++ compiler."""
 
     def __init__(self, machine: str, folder: Path | None) -> None:
         """`folder` has the runtime's libraries in `lib`, or in `needle_runtime/lib`, `tvm_ffi/lib`
-        and `tvm/lib`; None is this installation. Raises TargetError if this installation is for
-        another machine, or if a folder has no libneedle_runtime.so."""
+        and `tvm/lib`; None stands for this installation. Raises TargetError if this installation is
+        for another machine, or if libneedle_runtime.so is missing."""
         self.machine, self._here = machine, machine == platform.machine()
         if folder is None and not self._here:
             raise TargetError(
@@ -75,10 +75,12 @@ class Libraries:
         return _of_system(name) if self._here else _of_compiler(name, self.machine)
 
     def needed(self, first: Iterable[tuple[str, elf.Elf]]) -> dict[str, Path]:
-        """Return the files, by name, of all libraries that these need, directly or through others.
+        """Return, by name, the files of all libraries that those in `first` need, directly or
+        indirectly.
 
-        `first` has pairs: a name for errors, and the needs. Raises TargetError if a library is
-        missing, is for another machine or lacks a version of a symbol that another one needs.
+        `first` has pairs of a name for errors and a library's needs. Raises TargetError if a
+        library is missing, is for another machine or lacks a version of a symbol that another
+        library needs.
         """
         files: dict[str, Path] = {}
         needs = dict(first)
@@ -101,7 +103,7 @@ class Libraries:
 
     def read(self, path: Path) -> elf.Elf:
         """Return the needs of the library at `path`. Raises TargetError unless it is a library for
-        this machine."""
+        `machine`."""
         try:
             found = elf.read(path.read_bytes())
         except ValueError as error:
@@ -112,7 +114,7 @@ class Libraries:
 
 
 def prefix() -> Path:
-    """Return the folder of this installation that has `include`, `lib` and CMake's files.
+    """Return the folder in this installation with `include`, `lib` and the files for CMake.
 
     Raises InstallError if the native parts were not built.
     """
@@ -128,7 +130,8 @@ def is_libc(name: str) -> bool:
 
 
 def _of_system(name: str) -> Path | None:
-    """Return the file that this machine's loader finds for a name."""
+    """Return the file that this machine's loader finds for a library's name; None if it finds
+    none."""
     try:
         library = ctypes.CDLL(name)
     except OSError:
@@ -141,7 +144,8 @@ def _of_system(name: str) -> Path | None:
 
 
 def _of_compiler(name: str, machine: str) -> Path | None:
-    """Return the file that the C++ compiler for another architecture has under a name."""
+    """Return the file that the C++ compiler for another architecture finds for a library's name;
+    None if there is none."""
     compiler = shutil.which(f"{machine}-linux-gnu-g++")
     if compiler is None:
         return None
@@ -152,6 +156,6 @@ def _of_compiler(name: str, machine: str) -> Path | None:
 
 
 class _LinkMap(ctypes.Structure):
-    """The head of <link.h>'s struct link_map: a library's address and path."""
+    """The first fields of struct link_map in <link.h>: a library's address and path."""
 
     _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))

@@ -1,4 +1,4 @@
-"""The licences of a bundle's libraries: a table of them, and their texts."""
+"""Writes a table of the licences of a bundle's libraries, and the licences' texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from needle_runtime._tvm.versions import own_library_folders
 
 @dataclass(frozen=True)
 class _Project:
-    """A project whose `libraries` (the beginnings of their names) a bundle may have: its licence,
-    where its sources are, and where the licence's text may be: patterns below `distribution`, an
-    installed Python package, or below /usr/share."""
+    """A project whose libraries a bundle may contain; `libraries` has prefixes of their names.
+    `texts` has the names of the licence's files in the installed Python package `distribution`, or
+    patterns below /usr/share if that is None."""
 
     libraries: tuple[str, ...]
     licence: str
@@ -61,7 +61,7 @@ _PROJECTS = {
 
 
 def write_licences(folder: Path, libraries: dict[str, Path]) -> None:
-    """Write a table of the libraries' licences, and the texts that are on this machine."""
+    """Write a table of the libraries' licences, and those licence texts that this machine has."""
     folder.mkdir()
     rows = []
     for name, file in sorted(libraries.items()):

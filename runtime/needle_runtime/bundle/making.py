@@ -26,8 +26,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Bundle:
-    """The contents of a bundle: its files with their sizes, the least glibc that each library runs
-    with, and, for a signed model, whether it has libsodium, which checks signatures."""
+    """The contents of a bundle: its files with their sizes, the oldest glibc with which each
+    library runs, whether the model is signed, and whether there is libsodium, which checks
+    signatures."""
 
     path: Path
     machine: str
@@ -49,14 +50,16 @@ def bundle(
     runtime: StrPath | None = None,
     require_signature: StrPath | None = None,
 ) -> Bundle:
-    """Write the artifact at `path`, with the C and C++ interface and every library that it needs
-    besides libc, to the folder `out`. The artifact's bytes are checked and then copied unchanged.
+    """Write the artifact at `path`, the C and C++ interface and every library that it needs, except
+    libc, to the folder `out`. The artifact's bytes are checked and then copied unchanged.
 
-    `runtime` is a folder with the libraries; the default is this installation, which has those of
-    this machine's architecture. An existing bundle at `out` is replaced as a whole or not at all.
+    `runtime` is a folder with the libraries; the default is this installation, which has libraries
+    for this machine's architecture. An existing bundle at `out` is replaced as a whole or not at
+    all.
 
-    Raises the errors of `Artifact.open`, ArtifactError if `out` is something else or cannot be
-    written, and TargetError for code for GPUs and if a library is missing or does not fit.
+    Raises the errors of `Artifact.open`, ArtifactError if something other than a bundle is at `out`
+    or it cannot be written, and TargetError if the code is for a GPU, or if a library is missing or
+    does not fit.
     """
     artifact = undisturbed(path, lambda: Artifact.open(path, require_signature))
     if artifact.for_gpu:
@@ -107,7 +110,7 @@ def _needs_of_code(artifact: Artifact) -> elf.Elf:
 
 
 def _copy_model(artifact: Artifact, folder: Path, require_signature: StrPath | None) -> None:
-    """Copy an artifact, and check the copy."""
+    """Copy an artifact and check the copy."""
     folder.mkdir()
     for name in artifact.manifest["files"]:
         (folder / name).write_bytes(artifact.read(name))
@@ -146,7 +149,7 @@ def _write_mark(new: Path, made: Bundle) -> None:
 
 
 def text_of(version: elf.Version) -> str:
-    """Return a version as text, as in "2.34"."""
+    """Return a version as text, such as "2.34"."""
     return ".".join(map(str, version))
 
 

@@ -20,9 +20,9 @@ def main(
 ) -> int:
     """Run a command of a package's command line and return the exit code.
 
-    `about` and `version` are printed by --help and --version. Each of the `modules` has
-    add_parser(subparsers). Its commands set the default `command`: a function that takes the parsed
-    options and returns the exit code.
+    --help prints `about`, and --version prints `version`. Each of the `modules` has
+    add_parser(subparsers). The parsers of its commands set the default `command`: a function that
+    takes the parsed options and returns the exit code.
     """
     parser = Parser(prog=f"python -m {package}", description=about, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=version)

@@ -122,7 +122,7 @@ def _processor(artifact: Artifact, count: int) -> str:
 def _load(options: argparse.Namespace) -> needle_runtime.Program:
     try:
         return needle_runtime.load(options.path, require_signature=options.require_signature)
-    except TargetError as error:  # not a wrong option: the artifact does not fit this machine
+    except TargetError as error:  # the artifact does not fit this machine; no option is wrong
         raise ArtifactError(str(error)) from error
 
 
@@ -175,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
-    """Return one array per input of the model, from files and, if asked for, random."""
+    """Return one array per input of the model: from files, or random if that was requested."""
     names = [spec.name for spec in artifact.main.inputs]
     by_name: dict[str, Any] = {}
     for text in options.inputs:
@@ -212,7 +212,8 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
 
 
 def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
-    """Return a check that an array in a file fits an input's shape, made before reading it."""
+    """Return a function that checks, before an array is read from a file, whether its shape fits
+    the input."""
     specs = {spec.name: spec for spec in artifact.main.inputs}
 
     def check(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -220,7 +221,7 @@ def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
         if spec is not None and not may_be(shape, spec.shape):
             raise InputError(
                 f"input {spec.name!r} is {describe(shape, str(dtype))}, "
-                f"the model was compiled for {describe(spec.shape, spec.dtype)}"
+                f"but the model was compiled for {describe(spec.shape, spec.dtype)}"
             )
         if spec is None and name:
             raise InputError(f"{path}: {name!r} is not an input; they are {', '.join(specs)}")
@@ -241,7 +242,8 @@ def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
 
 
 def _summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return shape, dtype, and the range and mean of the finite values (None if there are none)."""
+    """Return shape and dtype, range and mean of the finite values (None if there are none), and the
+    number of other values."""
     values = array.astype(np.float64).ravel()
     finite = values[np.isfinite(values)]
     numbers = (finite.min(), finite.mean(), finite.max()) if finite.size else (None,) * 3

@@ -1,4 +1,4 @@
-"""The options and the printing that commands share if they read an artifact."""
+"""The options and the output functions that commands on artifacts share."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def add_command(
 
 
 def size(manifest: Mapping[str, Any]) -> int:
-    """Return the bytes of all files together."""
+    """Return the total number of bytes of all files."""
     return sum(recorded["size"] for recorded in manifest["files"].values())
 
 
 def signature_state(options: argparse.Namespace) -> str:
-    """Return the state of the signature of a manifest that was read and accepted."""
+    """Return the state of the signature, for a manifest that has been read and accepted."""
     if options.require_signature is not None:
         return f"good: {options.require_signature}"
     if (options.path / SIGNATURE).exists():
@@ -57,7 +57,8 @@ def print_json(facts: Mapping[str, Any]) -> int:
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> int:
-    """Print two columns; a repeated name is printed only once. Long lines are not broken."""
+    """Print two columns; a name is left out if it repeats the one above. Long lines are not
+    wrapped."""
     rows = [(printable(name), printable(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     before = None

@@ -34,7 +34,7 @@ def add_inspect(
     path: str,
     drawn: str,
 ) -> None:
-    """Add `inspect` of `what`; `path` and `drawn` describe the file and the boxes of its graph."""
+    """Add `inspect` for `what`; `path` describes the file, `drawn` the boxes of its graph."""
     about = f"print the inputs, outputs and facts of {what}, and draw its graph"
     parser = add_command(subparsers, "inspect", about, command, path)
     parser.epilog = "Only the manifest is read; verify checks the files."
@@ -43,7 +43,7 @@ def add_inspect(
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print the facts of the artifact that `options` name; draw its graph if they ask for it."""
+    """Print the facts of the artifact at `options.path`; draw its graph if a file is given."""
     if options.graph is not None:
         check_picture(options.graph)
     artifact = Artifact.from_manifest(options.path, options.require_signature)

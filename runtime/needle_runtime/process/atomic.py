@@ -56,7 +56,7 @@ def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def sibling(target: Path, *, private: bool = False) -> Iterator[Path]:
-    """Yield a new folder beside `target`; anything with its name when the block ends is removed.
+    """Yield a new folder beside `target`. When the block ends, anything with its name is removed.
 
     Siblings that killed processes left for this target are removed too.
     """

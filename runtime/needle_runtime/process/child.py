@@ -158,7 +158,7 @@ class Child:
         return answer
 
     def close(self, *error: object) -> None:
-        """Let the process end by itself, but not after an `error`; then kill its process group."""
+        """Wait for the process to end, except after an `error`; then kill its process group."""
         if self._commands < 0:
             return
         os.close(self._commands)  # the child ends when it reads the end of its messages
@@ -183,7 +183,7 @@ class Child:
         return ChildError(f"{self.name}: {what}", tail, self.name)
 
     def _ending(self) -> str:
-        """Return the way in which a child that closed its pipes ended."""
+        """Say how a child that closed its pipes ended."""
         try:
             code = self._process.wait(timeout=_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -272,7 +272,7 @@ class Messages:
         return message
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Read once; return the messages now complete (possibly none), or None at the end."""
+        """Read once; return the complete messages (possibly none), or None at the end."""
         if not self._lines.fill(self.commands):
             return None
         return [json.loads(line) for line in iter(self._lines.next, None)]

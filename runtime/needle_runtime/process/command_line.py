@@ -106,7 +106,7 @@ def _time(text: str, unit: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit}") from None
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0")
     return value
 
 
@@ -123,7 +123,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
             raise UsageError(f"{path}: is a folder, not a file")
         if not os.access(there, os.W_OK):
             raise UsageError(f"{path}: {there} is not writable")
-        # Permission alone is not enough: there are /proc and full disks.
+        # Permission alone is not enough: files in /proc and on full disks cannot be made.
         with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
             pass
     except OSError as error:
@@ -131,10 +131,10 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
 
 
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
-    """Run `program` by `run()` and return its exit code; every error becomes one line on stderr.
+    """Call `run`, which does the work of `program`; every error becomes one line on stderr.
 
-    With `debug` or NEEDLE_DEBUG set, a traceback is printed. Ctrl-C and SIGTERM unwind the stack,
-    so that child processes and temporary files are removed too.
+    Returns the exit code. With `debug` or NEEDLE_DEBUG set, a traceback is printed. Ctrl-C and
+    SIGTERM unwind the stack, so that child processes and temporary files are removed too.
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -167,7 +167,7 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
 
 
 def _errors_of_needle() -> tuple[type[Exception], ...]:
-    """Return needle's TraceError if needle was imported; otherwise it was not raised."""
+    """Return needle's TraceError if needle was imported; otherwise nothing can have raised it."""
     errors = sys.modules.get("needle.errors")
     return (errors.TraceError,) if errors else ()
 
@@ -175,8 +175,8 @@ def _errors_of_needle() -> tuple[type[Exception], ...]:
 def _free_frames(error: BaseException | None) -> None:
     """Free the values in the frames of an error.
 
-    TVM warns on stderr when an unfinished block builder is freed. Freed here, it does so before the
-    program's own last line and not after it.
+    TVM warns on stderr when an unfinished block builder is freed. Freeing it here puts the
+    warning before the program's own last line.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)

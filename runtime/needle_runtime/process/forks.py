@@ -1,14 +1,14 @@
-"""Work of threads during which the process does not fork. This module uses only the standard
-library.
+"""Keep the process from forking while its threads do certain work. This module uses only the
+standard library.
 
-A child has only the thread that forked. Locks that another thread held stay locked in it for ever:
-Python's locks of modules that are being imported, and locks of the C library, of TVM and of needle.
+A child has only the thread that forked. Locks that other threads held stay locked in it for ever:
+Python's import locks, and locks in the C library, TVM and needle.
 """
 
 from __future__ import annotations
 
-# logging hooks forks itself. Imported later, by tvm_ffi, it might do so between the hooks of a
-# waiting fork, and would then release a lock that was not acquired.
+# logging registers fork hooks of its own. If tvm_ffi imported it later, it might register them
+# while a fork waits in our first hook, and would then release a lock that was not acquired.
 import logging  # noqa: F401
 import os
 import threading
@@ -51,8 +51,8 @@ class Unforked:
                 self._changed.notify_all()
 
     def _before(self) -> None:
-        """Wait for the other threads, and keep the condition until the fork is done, so that no
-        thread enters."""
+        """Wait for the other threads, and hold the condition's lock until the fork is done, so
+        that no thread enters."""
         self._changed.acquire()
         self._forking += 1
         try:

@@ -1,7 +1,7 @@
 """Keep processes from outliving their use: death signals, adopted orphans, process trees.
 
-`child` and tuning's workers use it. macOS and Windows have no counterpart of the functions that
-work only on Linux. This module uses only the standard library.
+`child` and tuning's workers use this module. Functions that work only on Linux have no counterpart
+on macOS and Windows. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Process:
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send a signal when the parent's thread ends, for whatever reason.
+    """Have the kernel send this process a signal when its parent's thread ends for any reason.
 
     Works only on Linux; elsewhere it does nothing.
     """

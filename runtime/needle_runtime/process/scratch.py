@@ -23,7 +23,7 @@ _REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """Make a new folder in the system's temporary directory, removed at the end.
+    """Make a new folder in the system's temporary directory; remove it after the block.
 
     It is removed even if this process is killed (see `reaped`); `tempfile.TemporaryDirectory` would
     leave its folder behind. Raises OSError if the folder cannot be made.
@@ -73,7 +73,7 @@ def reaped(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # It is killed before its input ends: otherwise it would remove the block's files.
+        # Kill the reaper before its input ends; otherwise it would remove the block's files.
         with suppress(ProcessLookupError):
             os.killpg(reaper.pid, signal.SIGKILL)
         if reaper.stdin is not None:

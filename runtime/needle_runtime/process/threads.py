@@ -17,7 +17,7 @@ TVM_VARIABLE = "TVM_NUM_THREADS"
 BIND_VARIABLE = "TVM_BIND_THREADS"
 SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 
-MOST_THREADS = 4096  # larger numbers are mistakes: a system runs out of room for threads
+MOST_THREADS = 4096  # larger numbers are mistakes: a system cannot start so many threads
 
 # The number of times that an idle worker checks for work before it sleeps; between checks it yields
 # its core. TVM's default of 300,000 checks takes about 0.2 s; during this time the worker obstructs

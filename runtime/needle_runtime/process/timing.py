@@ -1,12 +1,12 @@
 """Side-by-side timing: every contestant in its own process, in alternating blocks.
 
-Benchmarks, `apps` and `tune.whole_model` time with it. Two numeric runtimes in one process slow
+Benchmarks, `apps` and `tune.whole_model` use it. Two numeric runtimes in one process slow
 each other down by orders of magnitude, because their thread pools spin against each other. So a
 contest starts one child process per contestant and collects their outputs first: nothing is timed
-before the caller has seen that the answers agree. It warms each one up, and then times short blocks
-in turn, with idle time between them so that the last block's threads sleep. A temporary disturbance
-of the machine then affects neighbouring blocks of all contestants alike, and the ratio of each
-round stays meaningful.
+before the caller has seen that the outputs agree. It warms up each contestant, and then times short
+blocks in turn, with idle time between them so that the last block's threads sleep. A temporary
+disturbance of the machine then affects neighbouring blocks of all contestants alike, and the ratio
+of each round stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`

@@ -22,9 +22,9 @@ R = TypeVar("R")
 
 
 class _Turn:
-    """A reentrant lock for work that changes the process while it runs.
+    """A reentrant lock for work that changes process-wide state while it runs.
 
-    TVM's solver (Z3) sets a handler of SIGINT and then restores the old one as C's `signal` does.
+    TVM's solver (Z3) sets a SIGINT handler and then restores the old one as C's `signal` does.
     After that, a signal no longer ends a wait for a lock, so Ctrl-C takes effect only when the wait
     is over.
     """
@@ -41,7 +41,7 @@ class _Turn:
         self.lock.release()
 
 
-# TVM's builders, parsers and tags keep unfinished work in variables of the process, as does
+# TVM's builders, parsers and tags keep unfinished work in process-wide variables, as does
 # PyTorch's export. LLVM does not: code generation takes no turn. A fork waits for the turn's end,
 # so that the child never sees unfinished work.
 compiling = _Turn()

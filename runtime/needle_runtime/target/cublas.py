@@ -1,8 +1,8 @@
 """Find the installed cuBLAS.
 
-Artifacts whose matmuls use cuBLAS call it by code in their own library
+Artifacts whose matmuls use cuBLAS call it through code in their own library
 (`needle_tvm/kernels/dense/gpu/cublas_gemm.cc`), which loads cuBLAS by name. Either the system's
-loader knows its place, or `find` has already loaded it from one of NVIDIA's wheels.
+loader finds it, or `find` has already loaded it from one of NVIDIA's wheels.
 """
 
 from __future__ import annotations

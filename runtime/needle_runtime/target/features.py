@@ -1,8 +1,8 @@
 """The features of this machine's processor, by LLVM's names, read from the processor itself.
 
-x86 has the instruction CPUID, called by a native module; on Arm, Linux tells every process
-(getauxval). Without either, /proc/cpuinfo is read. That file may be missing, and under an emulator
-it may describe another processor. A processor of another architecture is recognised, and its
+On x86, a native module executes the instruction CPUID; on Arm, Linux passes the features to every
+process (getauxval). Without either, /proc/cpuinfo is read. That file may be missing, and under an
+emulator it may describe another processor. If that processor is of another architecture, its
 features are not used.
 """
 
@@ -34,8 +34,8 @@ class Vectors(NamedTuple):
 
 
 class _Bit(NamedTuple):
-    """A feature of x86: its place in CPUID, Linux's name for it in /proc/cpuinfo if that differs,
-    and its use to code: `vectors`, and whether it `fuses` multiplications with additions."""
+    """A feature of x86: its bit in CPUID, Linux's name for it in /proc/cpuinfo if that differs,
+    the `vectors` that it adds, and whether it `fuses` multiplications with additions."""
 
     leaf: tuple[int, int]
     register: int  # the number of EAX, EBX, ECX or EDX
@@ -47,8 +47,8 @@ class _Bit(NamedTuple):
 
 
 class _Hwcap(NamedTuple):
-    """A feature of Arm: its word of Linux's <asm/hwcap.h> (AT_HWCAP, AT_HWCAP2), its bit, and the
-    other fields as for x86."""
+    """A feature of Arm: its word (AT_HWCAP or AT_HWCAP2) and bit in Linux's <asm/hwcap.h>. Other
+    fields are as for x86."""
 
     word: int
     bit: int

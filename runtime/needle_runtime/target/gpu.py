@@ -17,7 +17,7 @@ DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NAME_BYTES = 256
 _NONE = "no CUDA device was found on this machine"
 
-SHARED_BYTES = 48 << 10  # shared memory that a block of any GPU has without opting in
+SHARED_BYTES = 48 << 10  # shared memory of a block on any GPU, without opting in
 
 _ATTRIBUTES = {
     "threads_per_block": 1,  # CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK

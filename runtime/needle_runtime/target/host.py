@@ -44,7 +44,7 @@ def openblas_environment() -> dict[str, str]:
 
 @functools.cache
 def identity() -> str:
-    """Return a short digest of the processor's model and features, for code for this host."""
+    """Return a short digest of the processor's model and features, which identifies this host."""
     model, features = processor()
     text = "\0".join([platform.machine(), model, *sorted(features or ())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The kinds of targets, each named after TVM's generator of its code. This module imports no
+"""The kinds of targets, each named after TVM's code generator for it. This module imports no
 compiler.
 
 Tables of rules, passes and limits are keyed by them.
@@ -16,5 +16,5 @@ CUBLAS = "cublas"  # among a manifest's `libraries`
 
 
 def is_gpu(description: Mapping[str, Any]) -> bool:
-    """Return whether a description of a target, TVM's or a manifest's, is of a GPU."""
+    """Return whether a target's description, TVM's or a manifest's, is of a GPU."""
     return description.get("kind") == GPU

@@ -1,4 +1,4 @@
-"""The precision of matmuls' and convolutions' operands: float32, or rounded to a narrower dtype.
+"""The precision of matmul and convolution operands: float32, or rounded to a narrower dtype.
 
 | precision | significant bits | range of magnitudes | on |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-// The C API: handles, and errors as codes with a text.
+// The C API: handles, error codes and error messages.
 #include <functional>
 #include <memory>
 #include <new>
@@ -30,7 +30,7 @@ thread_local std::string t_error;
 needle_status failed(needle_status status, const char* reason) {
   try {
     t_error = reason;
-    // Names come from files: a line that ends in one does not move a terminal's cursor.
+    // Messages quote names from files, whose control characters must not reach a terminal.
     for (char& letter : t_error)
       if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = '?';
   } catch (const std::bad_alloc&) {
@@ -71,7 +71,8 @@ std::vector<NamedArray> arrays_of(const needle_array* arrays, size_t count) {
     const needle_array& array = arrays[i];
     NamedArray named{&checked(array.name, "name"), array.dtype, {}, nullptr, 0};
     if (array.ndim < 0 || (array.ndim > 0 && array.shape == nullptr))
-      throw Failure(NEEDLE_ERROR_USAGE, "'" + named.name + "': a shape without extents");
+      throw Failure(NEEDLE_ERROR_USAGE,
+                    "'" + named.name + "': ndim is negative, or shape is a null pointer");
     if (needle_dtype_size(array.dtype) == 0)
       throw Failure(NEEDLE_ERROR_USAGE, "'" + named.name + "': its dtype is not a needle_dtype");
     named.shape.assign(array.shape, array.shape + array.ndim);

@@ -1,4 +1,4 @@
-// Calls of a program: the memory of their inputs and outputs, and what is checked before each run.
+// Calls of a program: the memory of their inputs and outputs, and the checks before each run.
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -21,7 +21,7 @@ Call::Call(std::shared_ptr<Program> program)
                                     [own](const auto& pair) { return pair.second >= own; });
   if (!main.in_place.empty() && of_state) in_place_ = machine_->GetFunction("main_in_place");
   if (!main_.has_value())
-    throw Failure(NEEDLE_ERROR_ARTIFACT, program_->path_ + "/lib.so: has no main");
+    throw Failure(NEEDLE_ERROR_ARTIFACT, program_->path_ + "/lib.so has no function main");
   for (size_t i = 0; i < own; ++i)
     inputs_.push_back({new_tensor<Foreign>(main.inputs[i].dtype, {}), nullptr, 0, {}, {}});
   outputs_.resize(main.outputs.size() - main.states);
@@ -34,11 +34,13 @@ void Call::set_input(const std::string& name, const void* data, size_t bytes, co
   std::vector<int64_t> extents = spec.described;
   if (shape != nullptr || ndim != 0) {
     if (ndim < 0 || (shape == nullptr && ndim > 0))
-      throw Failure(NEEDLE_ERROR_USAGE, "input " + quote(name) + ": a shape without extents");
+      throw Failure(NEEDLE_ERROR_USAGE,
+                    "input " + quote(name) + ": ndim is negative, or shape is a null pointer");
     extents.assign(shape, shape + ndim);
   } else if (std::count(extents.begin(), extents.end(), -1) > 0) {
-    throw Failure(NEEDLE_ERROR_INPUT, "input " + quote(name) + " is " + describe(spec) +
-                                          ", whose sizes each call chooses: its shape is needed");
+    throw Failure(NEEDLE_ERROR_INPUT,
+                  "input " + quote(name) + " is " + describe(spec) +
+                      ", with sizes that may differ from call to call: pass its shape");
   }
   bool fits = extents.size() == spec.described.size();
   for (size_t i = 0; fits && i < extents.size(); ++i)
@@ -46,7 +48,7 @@ void Call::set_input(const std::string& name, const void* data, size_t bytes, co
   if (!fits)
     throw Failure(NEEDLE_ERROR_INPUT, "input " + quote(name) + " is " +
                                           describe(spec.dtype, extents) +
-                                          ", the model was compiled for " + describe(spec));
+                                          ", but the model was compiled for " + describe(spec));
   if (!byte_size(spec.dtype, extents, &wanted) || wanted != bytes)
     throw Failure(NEEDLE_ERROR_INPUT,
                   "input " + quote(name) + ": " + describe(spec.dtype, extents) + " has " +
@@ -132,7 +134,7 @@ void Call::prepare() {
         output.own = new_tensor<Aligned>(main.outputs[i].dtype, output.shape);
       point(*output.window, direct ? output.given : data_of(*output.own));
     }
-  weights_.reset();  // the arguments are made anew
+  weights_.reset();  // so that bind_weights rebuilds the arguments
   prepared_ = true;
 }
 
@@ -212,12 +214,12 @@ void Call::run_into() {
   }
 }
 
-// Takes a result: to the caller's memory, or as the call's own.
+// Copies a result to the caller's memory, or keeps it in the call if the caller gave none.
 void Call::keep(size_t number, const ffi::Tensor& result) {
   Output& output = outputs_[number];
   const char* data = data_of(result);
   if (ffi::GetDataSize(*result.GetDLTensorPtr()) != output.bytes)
-    throw Failure(NEEDLE_ERROR_CODE, "the compiled code returned a result of another size");
+    throw Failure(NEEDLE_ERROR_CODE, "the compiled code returned a result of the wrong size");
   if (output.given != nullptr) {
     copy_bytes(output.given, data, output.bytes);
     output.keep(output.given);
@@ -244,7 +246,7 @@ void Call::run_main() {
   const std::vector<ffi::Tensor> results =
       tensors_of(called(in_place_.has_value() ? *in_place_ : *main_, arguments_));
   if (results.size() + written.size() != main.outputs.size())
-    throw Failure(NEEDLE_ERROR_CODE, "the compiled code returned another number of results");
+    throw Failure(NEEDLE_ERROR_CODE, "the compiled code returned the wrong number of results");
   size_t at = 0;
   for (size_t i = 0; i < main.outputs.size(); ++i) {
     if (written.count(i) != 0) continue;
@@ -264,7 +266,7 @@ void Call::output(const std::string& name, needle_array* array) const {
   const ArraySpec& spec = program_->spec(NEEDLE_OUTPUTS, name, &index);
   const Output& output = outputs_[index];
   if (output.data == nullptr)
-    throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(name) + ": nothing was run yet");
+    throw Failure(NEEDLE_ERROR_INPUT, "output " + quote(name) + ": nothing has been run yet");
   *array = {spec.name.c_str(),
             spec.dtype,
             static_cast<int32_t>(output.data_shape.size()),

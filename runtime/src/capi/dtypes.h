@@ -31,7 +31,7 @@ constexpr Dtype kDtypes[] = {
 };
 static_assert(std::size(kDtypes) == NEEDLE_FLOAT64 + 1);
 
-// The dtype whose name, in the field `name` of its row, is `text`; none if there is none.
+// Returns the dtype whose field `name` in kDtypes is `text`, if there is one.
 inline std::optional<needle_dtype> find_dtype(const char* Dtype::* name, const std::string& text) {
   for (size_t i = 0; i < std::size(kDtypes); ++i)
     if (text == kDtypes[i].*name) return static_cast<needle_dtype>(i);

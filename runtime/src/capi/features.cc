@@ -16,7 +16,7 @@ namespace {
 std::set<std::string> read_features() {
   std::set<std::string> found;
 #if defined(__x86_64__)
-  uint32_t words[4] = {}, enabled = 0;  // the registers that the operating system saves (XCR0)
+  uint32_t words[4] = {}, enabled = 0;  // XCR0: the registers that the operating system saves
   if (__get_cpuid_count(1, 0, &words[0], &words[1], &words[2], &words[3]) != 0 &&
       (words[2] >> 27 & 1) != 0) {
     uint32_t high;

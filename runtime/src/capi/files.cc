@@ -36,7 +36,7 @@ class Descriptor {
   throw Failure(status, path + ": cannot be read (" + reason + ")");
 }
 
-// A pipe must not make the process wait when it is opened.
+// O_NONBLOCK: opening a pipe must not block.
 constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
 
 Bytes read_all(int descriptor, const std::string& path, uint64_t most, needle_status status) {
@@ -53,7 +53,7 @@ Bytes read_all(int descriptor, const std::string& path, uint64_t most, needle_st
     const ssize_t count = ::read(descriptor, bytes.data() + at, bytes.size() - at);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(status, path, system_reason());
-    if (count == 0) break;  // it has become shorter
+    if (count == 0) break;  // the file has become shorter
     at += static_cast<size_t>(count);
   }
   bytes.resize(at);
@@ -74,7 +74,7 @@ Folder::Folder(std::string path)
 Folder::~Folder() { close(descriptor_); }
 
 std::vector<std::string> Folder::names() const {
-  // A descriptor of its own: reading the folder moves its place.
+  // Uses a second descriptor, because reading the folder moves the descriptor's position.
   const int again = openat(descriptor_, ".", O_DIRECTORY | kFlags);
   std::unique_ptr<DIR, int (*)(DIR*)> stream(again < 0 ? nullptr : fdopendir(again), closedir);
   if (stream == nullptr) {
@@ -105,7 +105,7 @@ Bytes read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const Bytes& bytes) {
-  // Not mkostemp, whose files only their owner may read: the umask decides, and asking for it would
+  // Not mkostemp, whose files only their owner may read. The umask must decide; reading it would
   // change it for other threads.
   static std::atomic<unsigned> count{0};
   std::string temporary;

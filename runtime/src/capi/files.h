@@ -1,4 +1,4 @@
-// Files: read whole, and never further than they may be.
+// Reads and writes whole files.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace needle::capi {
 
 using Bytes = std::vector<char>;
 
-// An open folder. Files are opened relative to it: an export that replaces the folder meanwhile
-// does not mix the files of two artifacts.
+// An open folder. Files are opened relative to it, so an export that replaces the folder meanwhile
+// cannot mix the files of two artifacts.
 class Folder {
  public:
   explicit Folder(std::string path);
@@ -22,7 +22,7 @@ class Folder {
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const;
   bool has(const std::string& name) const;
-  // The bytes of a regular file of at most `most` bytes. Raises a Failure (ARTIFACT) for others.
+  // The bytes of a regular file, at most `most`. Raises a Failure (ARTIFACT) for other files.
   Bytes read(const std::string& name, uint64_t most) const;
 
  private:

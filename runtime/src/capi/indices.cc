@@ -10,7 +10,7 @@ namespace needle::capi {
 
 namespace {
 
-// Halves by their bits; C++17 has no such types.
+// 16-bit floats as their bits; C++17 has no types for them.
 struct Half {
   uint16_t bits;
 };
@@ -62,7 +62,7 @@ bool within(const void* data, size_t bytes, int64_t low, int64_t high, std::stri
   return true;
 }
 
-// By the numbers of needle_dtype; bools are bytes.
+// Indexed by needle_dtype; bools are bytes.
 constexpr decltype(&within<int8_t>) kChecks[] = {
     within<uint8_t>,  within<int8_t>,   within<int16_t>,  within<int32_t>,  within<int64_t>,
     within<uint8_t>,  within<uint16_t>, within<uint32_t>, within<uint64_t>, within<Half>,

@@ -9,8 +9,7 @@
 
 namespace needle::capi {
 
-// Whether all elements are in [low, high]; else `wrong` receives the first one that is not. Raises
-// a Failure (INPUT) for float16 and bfloat16.
+// Whether all elements are in [low, high]; else `wrong` receives the first one that is not.
 bool indices_within(needle_dtype dtype, const void* data, size_t bytes, int64_t low, int64_t high,
                     std::string* wrong);
 

@@ -17,10 +17,10 @@ namespace ffi = tvm::ffi;
 using Object = ffi::json::Object;
 using Array = ffi::json::Array;
 
-// tvm_ffi's parser calls itself for each level: text from a file must not exhaust the stack.
+// tvm_ffi's parser recurses for each level, and text from a file must not exhaust the stack.
 constexpr int kDeepest = 200;
 
-// Tells the letters of a JSON text's strings, with their quotes, from its other letters.
+// Tells which characters of a JSON text belong to its strings, including their quotes.
 class TextScanner {
  public:
   bool is_text(char letter) {

@@ -29,8 +29,8 @@ void load_tvm() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   if (ffi::Function::GetGlobal(kLoader).has_value()) return;
-  // By its path beside this library first: where dlopen is intercepted, as sanitizers do, the
-  // loader does not see this library's RUNPATH.
+  // First by its path beside this library: if dlopen is intercepted, as by sanitizers, the loader
+  // does not see this library's RUNPATH.
   const std::string name = "libtvm_runtime.so";
   Dl_info self;
   if (dladdr(reinterpret_cast<void*>(&load_tvm), &self) != 0 && self.dli_fname != nullptr) {
@@ -43,7 +43,7 @@ void load_tvm() {
                   std::string("TVM's runtime library cannot be loaded (") + dlerror() + ")");
 }
 
-// A file with a library's bytes, from which the loader opens it while this object lives.
+// A file with a library's bytes, for the loader to open while this object lives.
 class Copy {
  public:
   virtual ~Copy() = default;
@@ -71,8 +71,8 @@ class MemoryCopy : public Copy {
       reason = "memory (" + system_reason() + ")";
       return;
     }
-    // If the loader has loaded a library under a name before, it returns that library, and numbers
-    // of descriptors are used again. So each name is written differently: both parts mean /.
+    // The loader returns a library that it has already loaded under the same name, and descriptor
+    // numbers are reused. So each name is spelled differently: "/./" and "//" both mean /.
     std::string path = "/proc/self";
     for (int i = 0; i < 64; ++i) path += (bits >> i & 1) != 0 ? "/./" : "//";
     path += "fd/" + std::to_string(descriptor_);
@@ -132,7 +132,7 @@ ffi::Module load_code(const Bytes& library, const std::string& path) {
       copy = std::make_unique<FileCopy>(library, folder);
     std::string reason = copy->reason;
     if (!copy->name.empty()) {
-      // Opened here first: TVM's own error carries a trace of its sources.
+      // Opened here first, because TVM's own error includes a traceback of its C++ code.
       if (void* opened = dlopen(copy->name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
         const ffi::Function open = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so");
         auto module = open(copy->name, "so").cast<ffi::Module>();

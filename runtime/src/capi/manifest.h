@@ -1,4 +1,4 @@
-// The manifest of an artifact: read with every check that needs no code.
+// Reads an artifact's manifest, with every check that does not run its code.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Function {
   std::vector<ArraySpec> inputs, outputs, params;
   size_t states = 0;
   std::vector<std::vector<std::string>> ties;               // names of one parameter
-  std::map<std::string, std::optional<std::string>> fixed;  // constants, with a digest
+  std::map<std::string, std::optional<std::string>> fixed;  // constants, with their digests
   std::string transform;                                    // packs the weights; or ""
   bool any_address = false;
   std::vector<std::pair<size_t, size_t>> in_place;  // (output, input)
@@ -39,12 +39,12 @@ struct Manifest {
   Function main;
   std::string kind, mcpu;
   std::vector<std::string> features;
-  int threads = 0;  // for which the code was scheduled; 0 if unknown
+  int threads = 0;  // that the code was scheduled for; 0 if unknown
 };
 
 // Reads the manifest of the artifact in a folder and checks the signature (if `public_key` is not
 // null), the digest, the structure, the versions, and the SHA-256 and size of every other file;
-// `library` and `params` receive two of these files. Raises a Failure.
+// `library` and `params` receive the files lib.so and params.safetensors. Raises a Failure.
 Manifest read_manifest(const Folder& folder, const char* public_key, Bytes* library,
                        std::optional<Bytes>* params);
 

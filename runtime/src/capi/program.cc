@@ -56,7 +56,7 @@ Program::Program(const std::string& path, const needle_options& options) : path_
   if (options.threads > 0) threads_ = std::min(threads_, options.threads);
   executable_ = module->GetFunction("vm_load_executable");
   if (!executable_.has_value())
-    throw Failure(NEEDLE_ERROR_ARTIFACT, path + "/lib.so: is not code of needle");
+    throw Failure(NEEDLE_ERROR_ARTIFACT, path + "/lib.so: was not compiled by needle");
   if (params) {
     try {
       use(read_safetensors(*params), true);
@@ -125,7 +125,7 @@ void Program::use(const std::vector<NamedArray>& arrays, bool with_state) {
     const ffi::Module machine = new_machine();
     const auto pack = machine->GetFunction(main().transform);
     if (!pack.has_value())
-      throw Failure(NEEDLE_ERROR_ARTIFACT, path_ + "/lib.so: has no " + main().transform);
+      throw Failure(NEEDLE_ERROR_ARTIFACT, path_ + "/lib.so has no function " + main().transform);
     use_threads(threads_);
     const ffi::Array<ffi::Tensor> given(tensors.begin(), tensors.end());
     tensors = tensors_of(called(*pack, {ffi::AnyView(given)}));

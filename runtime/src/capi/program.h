@@ -1,4 +1,4 @@
-// Programs and calls: what the C API's handles point to.
+// Programs and calls, which the C API's handles point to.
 #pragma once
 
 #include <tvm/ffi/container/array.h>
@@ -49,7 +49,7 @@ class Program {
   tvm::ffi::Optional<tvm::ffi::Function> executable_;  // makes virtual machines
   mutable std::mutex weights_mutex_;
   std::shared_ptr<const Tensors> weights_;  // packed; null if there are none yet
-  std::atomic<uint64_t> generation_{0};     // counts the weights
+  std::atomic<uint64_t> generation_{0};     // increases when weights are set
   mutable std::mutex state_mutex_;          // held while a call steps the state
   Tensors state_;                           // empty if it has not been given yet
 };
@@ -70,12 +70,12 @@ class Call {
     const void* given = nullptr;
     size_t bytes = 0;
     std::vector<int64_t> shape;
-    std::optional<tvm::ffi::Tensor> copy;  // if `given` has too small an alignment
+    std::optional<tvm::ffi::Tensor> copy;  // if `given` is not aligned enough
   };
   struct Output {
     void* given = nullptr;
     size_t given_bytes = 0;
-    std::vector<int64_t> shape;  // that the next run will give it
+    std::vector<int64_t> shape;  // of the next run's result
     size_t bytes = 0;
     std::optional<tvm::ffi::Tensor> window;  // for code that writes to given memory
     std::optional<tvm::ffi::Tensor> own;     // memory of the call, or the code's result

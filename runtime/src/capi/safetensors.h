@@ -18,12 +18,13 @@ struct NamedArray {
   size_t bytes;
 };
 
-// The arrays of a file, over its bytes. Throws std::invalid_argument for bytes in another format.
+// Returns the arrays of a file; they point into `bytes`. Throws std::invalid_argument for bytes in
+// another format.
 std::vector<NamedArray> read_safetensors(const Bytes& bytes);
 
 Bytes write_safetensors(const std::vector<NamedArray>& arrays);
 
-// The bytes of an array, if they fit into 63 bits and no extent is negative.
+// Computes the bytes of an array. Returns false if they exceed 63 bits or an extent is negative.
 bool byte_size(needle_dtype dtype, const std::vector<int64_t>& shape, size_t* bytes);
 
 }  // namespace needle::capi

@@ -53,7 +53,7 @@ void add_blocks(uint32_t* state, const uint8_t* data, size_t blocks) {
 }
 
 #ifdef __x86_64__
-// The same by the processor's own instructions, four times as fast: weights are read whole before
+// The same with the processor's SHA instructions, four times as fast. All weights are hashed before
 // the first call.
 [[gnu::target("sha,sse4.1")]] void add_blocks_by_sha(uint32_t* state, const uint8_t* data,
                                                      size_t blocks) {
@@ -70,7 +70,7 @@ void add_blocks(uint32_t* state, const uint8_t* data, size_t blocks) {
           _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data) + i), big_endian);
     for (int i = 0; i < 16; ++i) {
       __m128i& now = w[i % 4];
-      if (i >= 4) {  // now: the words 16 rounds before
+      if (i >= 4) {  // now: the words from 16 rounds earlier
         const __m128i last = w[(i + 3) % 4], before = w[(i + 2) % 4];
         now = _mm_sha256msg1_epu32(now, w[(i + 1) % 4]);
         now = _mm_add_epi32(now, _mm_alignr_epi8(last, before, 4));

@@ -163,7 +163,7 @@ std::optional<Line> Extent::linear(const std::vector<Dim>& dims) const {
   try {
     const int64_t added = value(0), factor = value(1) - added;
     if (factor < 1) return std::nullopt;
-    // A polynomial that agrees with a line at more places than it has factors is that line.
+    // A polynomial that agrees with a line at more points than its degree is that line.
     for (int64_t place = 0; place < places; ++place)
       if (value(place) != factor * place + added) return std::nullopt;
     return Line{dim, factor, added};

@@ -1,4 +1,4 @@
-// Sizes that are left to the call: dims, and extents that depend on them, such as "2 * n + 1".
+// Sizes that are known only at a call: dims, and extents that depend on them, such as "2 * n + 1".
 // needle_runtime/artifact/sizes.py has the same rules.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace needle::capi {
 
-// A named size: every multiple of `multiple_of` from `min` to `max`.
+// A named size, which may be any multiple of `multiple_of` from `min` to `max`.
 struct Dim {
   std::string name;
   int64_t min, max, multiple_of;
@@ -55,7 +55,7 @@ struct NamedShape {
 class Sizes {
  public:
   Sizes() = default;
-  // Throws std::invalid_argument if a dim is on no axis from which it can be found.
+  // Throws std::invalid_argument if no axis determines a dim.
   Sizes(std::vector<Dim> dims, const std::vector<NamedShape>& inputs);
 
   const std::vector<Dim>& dims() const { return dims_; }
@@ -75,10 +75,10 @@ class Sizes {
   };
   std::vector<Dim> dims_;
   std::vector<Axis> axes_;
-  std::vector<Source> first_;  // of each dim
+  std::vector<Source> first_;  // the axis that determines each dim
 };
 
-// The numbers of a shape. Throws std::overflow_error.
+// The extents of a shape at these sizes. Throws std::overflow_error.
 std::vector<int64_t> shape_at(const Shape& shape, const std::vector<int64_t>& sizes);
 
 }  // namespace needle::capi

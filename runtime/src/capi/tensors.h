@@ -19,7 +19,7 @@ namespace needle::capi {
 
 namespace ffi = tvm::ffi;
 
-// Code that was not built for inputs at any address ends the process if memory is aligned to less.
+// Code that was not built for inputs at any address crashes if memory is aligned to less.
 constexpr size_t kAlignment = 64;  // bytes
 
 struct Aligned {

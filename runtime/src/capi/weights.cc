@@ -41,7 +41,7 @@ std::vector<NamedArray> in_order(const Function& main, const std::vector<const A
     const auto fixed = main.fixed.find(array.name);
     if (weights && fixed != main.fixed.end()) {
       if (fixed->second && digest_of(array) != *fixed->second)
-        problems.push_back(name + " is a constant of the code, and has another value there");
+        problems.push_back(name + " is a constant of the code, compiled with another value");
     } else if (wanted.count(array.name) == 0 && tied.count(array.name) == 0) {
       problems.push_back("unexpected " + name);
     } else if (!by_name.emplace(array.name, &array).second) {

@@ -1,4 +1,4 @@
-// Weights and state by name, put in the order of the compiled code.
+// Weights and state by name, put in the order of the compiled code's arguments.
 #pragma once
 
 #include <vector>

@@ -39,8 +39,8 @@ inline TVMFFIAny tensor_argument(void* tensor) {
   return argument;
 }
 
-// A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
-// TVM's C interface cannot make one, so the object is ours; its layout is that of the interface.
+// A tvm_ffi tensor over the caller's memory, created once and pointed at new memory for each call.
+// TVM's C interface cannot create one, so this code does, in the interface's layout.
 struct Window {
   TVMFFIObject header;
   DLTensor tensor;

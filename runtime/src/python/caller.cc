@@ -1,5 +1,5 @@
 // The Python module `needle_runtime._native`: calls compiled code without Python between the
-// caller's arrays and the code. It serves the plain case, arrays that fit, and leaves everything
+// caller's arrays and the code. It handles the plain case, arrays that fit, and leaves everything
 // else to `needle_runtime.executor`, which does the same in Python and raises the errors.
 #include <Python.h>
 #include <pybind11/numpy.h>
@@ -32,7 +32,8 @@ namespace needle {
 namespace {
 
 constexpr uintptr_t kAlignment = 64;  // bytes; alignment of copies
-// Copies of inputs of at least this many bytes use kept memory: new memory takes as long again.
+// Inputs of at most this many bytes are copied to memory that is kept between calls: allocating it
+// would take as long as the copy.
 constexpr int64_t kKept = 1 << 22;
 // At least this many indices are checked by several threads; one thread would take 10 us or more.
 constexpr int64_t kShared = 1 << 15;
@@ -66,7 +67,7 @@ struct Input {
   PyObject* descriptor = nullptr;  // NumPy's dtype
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
-  uintptr_t alignment = kAlignment;  // bytes; code that gets less alignment kills the process
+  uintptr_t alignment = kAlignment;  // bytes; code that gets less alignment crashes
   bool written = false;              // memory for a result, or an input that code writes
   bool indexed = false;              // whether its elements must lie in [low, high]
   int64_t low = 0, high = 0;
@@ -92,7 +93,7 @@ struct Held {
 
 struct Caller {
   PyObject_HEAD vectorcallfunc call;
-  PyObject* function;  // an object with a C handle, which keeps the code
+  PyObject* function;  // an object with a C handle, which keeps the code loaded
   PyObject* weights;   // a tuple of tensors with C handles
   PyObject* result;    // the class of results, None for NumPy's arrays
   void* handle;
@@ -105,12 +106,12 @@ struct Caller {
   std::vector<TVMFFIAny>* arguments;
 };
 
-// Clears an error: the Python path will find its own. An interrupt stays set.
+// Clears an error, because the Python path will raise its own. An interrupt stays set.
 void clear_error() {
   if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
 }
 
-// Returns null if a class has no such table, or with an interrupt set.
+// Returns the exchange table of a class; null if it has none, or with an interrupt set.
 const DLPackExchangeAPI* api_of(PyTypeObject* type) {
   PyObject* capsule =
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
@@ -126,8 +127,8 @@ const DLPackExchangeAPI* api_of(PyTypeObject* type) {
   return api != nullptr && api->header.version.major == DLPACK_MAJOR_VERSION ? api : nullptr;
 }
 
-// The table of a class, remembered for the few classes that inputs have. The class is kept alive,
-// so that no other class gets its address.
+// Like `api_of`, but remembers the tables of the few classes that inputs have. These classes are
+// kept alive, so that no other class gets their addresses.
 const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
   static struct {
     PyTypeObject* type;
@@ -150,8 +151,8 @@ template <class T>
 [[gnu::always_inline]] inline bool within(const T* x, int64_t n, int64_t low, int64_t high) {
   uint64_t wrong = 0;
   // Uses the sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit
-  // integers. If a difference wraps, which unsigned ones may, the index is outside, and the other
-  // difference has its sign set.
+  // integers. An unsigned difference may wrap; the index is then outside, and the other difference
+  // has its sign bit set.
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t value = static_cast<uint64_t>(static_cast<int64_t>(x[i]));
     wrong |= (value - static_cast<uint64_t>(low)) | (static_cast<uint64_t>(high) - value);
@@ -183,7 +184,7 @@ struct Indices {
   std::atomic<int> wrong{0};
 };
 
-// Checks a task's part of the indices, as a task of a team.
+// A task of a team: checks its part of the indices.
 int check_part(int task, Team* team, void* context) {
   auto* all = static_cast<Indices*>(context);
   const Input& input = *all->input;
@@ -218,8 +219,8 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
   return true;
 }
 
-// Gives a window the extents of an argument with as many axes, and reads sizes from them. Returns
-// false if the code does not take a size, or if it differs from an earlier argument's.
+// Gives a window the extents of an argument with the same number of axes, and reads sizes from
+// them. Returns false if the code does not accept a size, or if it differs from an earlier one.
 bool resize(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
   DLTensor& window = input.window->tensor;
   for (const Axis& each : input.axes) {
@@ -241,7 +242,7 @@ bool resize(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
   return !__builtin_mul_overflow(step, window.dtype.bits / 8, &input.bytes);
 }
 
-// Whether an argument with as many axes has an input's shape.
+// Whether an argument with the same number of axes has an input's shape.
 bool has_shape(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
   const DLTensor& window = input.window->tensor;
   if (!input.axes.empty() && !resize(input, shape, dims)) return false;
@@ -328,7 +329,7 @@ PyObject* array_of(const Caller* self, Handle result, size_t number) {
   return array;
 }
 
-// Sets the exception for an error of the code.
+// Sets the Python exception for the compiled code's error.
 void raise_error() {
   if (PyErr_Occurred()) return;
   TVMFFIObjectHandle raised = nullptr;
@@ -360,7 +361,7 @@ bool bind_weights(Caller* self, PyObject* weights) {
   return true;
 }
 
-// The references in the code's result.
+// References to the tensors in the code's result.
 std::vector<Handle> results_of(const Caller* self, const TVMFFIAny& returned) {
   std::vector<Handle> results;
   Handle whole(returned.v_obj);
@@ -401,7 +402,7 @@ PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
   return tuple;
 }
 
-// Whether memory for a result is part of another result's or of an input's memory, copied or not.
+// Whether memory for a result overlaps another result's or an input's memory, copied or not.
 bool overlapping(const Caller* self, const Held* held) {
   const std::vector<Input>& all = *self->inputs;
   for (size_t i = 0; i < all.size(); ++i)

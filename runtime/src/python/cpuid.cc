@@ -1,6 +1,6 @@
 // The Python module `needle_runtime.target._cpuid`: asks the processor for its features. Uses
-// Python's C API alone, so it loads where nothing else does. /proc/cpuinfo may be missing, or
-// describe another processor.
+// only Python's C API, so it loads where the other modules do not. It is needed because
+// /proc/cpuinfo may be missing, or describe another processor.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

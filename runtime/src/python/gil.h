@@ -1,4 +1,4 @@
-// Releasing Python's interpreter lock.
+// Releases Python's global interpreter lock.
 #pragma once
 
 #include <Python.h>

@@ -21,13 +21,13 @@ namespace needle {
 
 namespace {
 
-// A module, a function or a tensor in host memory. Other Python code gets the C handle, as from an
-// object of tvm_ffi's package, and can be given either.
+// A module, a function or a tensor in host memory. Other Python code gets the C handle in the
+// same way as from an object of tvm_ffi's package, so it accepts either.
 struct Object {
   ffi::Any value;
 };
 
-// The memory of a NumPy array, which the tensor keeps.
+// The memory of a NumPy array, which the tensor keeps alive.
 class OfArray {
  public:
   explicit OfArray(PyObject* array) : array_(array) {}
@@ -83,7 +83,7 @@ char* data_of(const DLTensor& tensor) {
   return static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
-// A NumPy array over a tensor's memory, which it keeps; `dtype` is NumPy's of the same elements.
+// A NumPy array over a tensor's memory, which it keeps alive; `dtype` is NumPy's dtype for it.
 py::array array_of(const Object& self, const py::dtype& dtype) {
   const DLTensor& found = host_tensor(self);
   if (dtype.itemsize() * 8 != found.dtype.bits) throw py::value_error("array: another dtype");

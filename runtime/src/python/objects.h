@@ -7,7 +7,7 @@
 
 namespace needle {
 
-// Sets Python's exception for an error of TVM: the class that its kind names, or RuntimeError.
+// Sets the Python exception for a TVM error: of the class that its kind names, or RuntimeError.
 void set_error(const TVMFFIByteArray& kind, const TVMFFIByteArray& message);
 
 // Adds `Object`, `global_function` and `tensor` to a module.

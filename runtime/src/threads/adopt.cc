@@ -14,7 +14,7 @@ namespace needle {
 namespace {
 
 // Compiled code divides its work among needle's threads. The library asks for threads through two
-// pointers. TVM's loader has set them to its own functions; tasks and teams look the same to both.
+// pointers. TVM's loader has set them to functions of TVM with the same signatures as these.
 thread_local int t_threads = 1;  // for this thread's calls
 
 int launch(TaskFn fn, void* context, int tasks) {

@@ -31,7 +31,7 @@ using std::chrono::nanoseconds;
 
 constexpr int kMaxThreads = 256;
 constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed thread's share
-// In a training loop kernels follow within microseconds; waking a thread takes tens of
+// In a training loop, the next kernel follows within microseconds; waking a thread takes tens of
 // microseconds.
 constexpr nanoseconds kSpin(150'000);
 // How long a thread spins for other threads of its call before it sleeps: the other threads' cores
@@ -39,13 +39,13 @@ constexpr nanoseconds kSpin(150'000);
 constexpr nanoseconds kPatience(30'000);
 // How long a thread that is awake and has a core may take to join a team.
 constexpr nanoseconds kJoin(3'000);
-constexpr nanoseconds kWaking(60'000);  // a thread that sleeps, on a machine that is not busy
-// A team that takes this much longer than its caller alone has probably waited for a thread, if the
-// core of this thread was taken meanwhile. The caller then works alone for a while, and longer each
-// time that this happens again.
+constexpr nanoseconds kWaking(60'000);  // the same for a thread that sleeps, on an idle machine
+// If a team takes this much longer than its caller alone, and a worker's core was taken meanwhile,
+// the team has probably waited for that worker. The caller then works alone for a while, and longer
+// each time that this soon happens again.
 constexpr nanoseconds kDelay(50'000);
 constexpr nanoseconds kShortest(250'000), kLongest(8'000'000);
-constexpr int kOften = 16;  // multiple of the last while, between two delays
+constexpr int kOften = 16;  // "soon": within this multiple of the last while
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -328,7 +328,7 @@ class Pool {
         pause();
         if (spins % 64 != 0) continue;
         const auto now = Clock::now();
-        // This thread slept, and a call did not wait for it. Another call will likely follow; if
+        // This thread slept too long to join the running call. Another call will likely follow; if
         // this thread slept again, it would come too late for that call as well.
         if (busy_.load(std::memory_order_relaxed) && now - began < kLongest) deadline = now + kSpin;
         if (now > deadline) {

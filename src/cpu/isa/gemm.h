@@ -117,8 +117,8 @@ struct Tile {
 
 #define NEEDLE_INLINE __attribute__((always_inline))
 
-// The ways in which a tile iterates over the reduction axis; each has run(tile).
-// Here both operands advance with k.
+// Walks are the ways in which a tile iterates over the reduction axis; each has run(tile).
+// In this walk, both operands advance with k.
 template <class T>
 struct PackedWalk {
   int64_t k;

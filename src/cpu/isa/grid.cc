@@ -16,7 +16,7 @@ constexpr int kMaxAxes = 3, kMaxTaps = 4, kMaxCorners = 16;
 
 template <class T>
 struct Grid {
-  // A position, as wide as T, so vectors of both have as many elements. -1 is outside.
+  // A position, as wide as T so that vectors of both have equally many elements; -1 is outside.
   using Place = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
   // The elements along one axis that make up the points of a block.
@@ -28,12 +28,13 @@ struct Grid {
 
   // The same for all axes together: elements of a channel, and products of weights.
   struct Corners {
-    bool inside;  // no place is outside
+    bool inside;  // no position is outside
     Place at[kMaxCorners][kBlock];
     T weight[kMaxCorners][kBlock];
   };
 
-  // Moves a place into an axis with the last element `last`; multiplies `slope` by its factor.
+  // Moves a position into an axis whose last element is `last`; multiplies `slope` by the slope of
+  // this move.
   template <GridPadding kPadding>
   static T within(T place, T last, bool align_corners, T* slope) {
     if constexpr (kPadding == GridPadding::zeros) return place;
@@ -61,14 +62,14 @@ struct Grid {
     return static_cast<Place>(place >= 0 && place <= last ? place : T(-1));
   }
 
-  // The weight of an element at a distance (Keys 1981, equation 4, with a = -0.75), and its slope.
+  // The weight of an element at distance d (Keys 1981, equation 4, with a = -0.75), and its slope.
   static T cubic(T d, bool near, T* slope) {
     const T a = T(-0.75);
     *slope = near ? (3 * (a + 2) * d - 2 * (a + 3)) * d : a * ((3 * d - 10) * d + 8);
     return near ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((d - 5) * d + 8) * d * a - 4 * a;
   }
 
-  // The taps of `count` points along an axis of extent n; coordinates are `step` apart.
+  // Finds the taps of `count` points along an axis of extent n; coordinates are `step` apart.
   template <GridMode kMode, GridPadding kPadding>
   static void find(const T* __restrict grid, int64_t step, int64_t count, int64_t n, bool align,
                    Taps* __restrict to) {
@@ -125,7 +126,7 @@ struct Grid {
     }
   }
 
-  // The taps of each axis; coordinates come in the opposite order of axes.
+  // Finds the taps along each axis; a point's coordinates come in the reverse order of the axes.
   static void find_all(const GridPlan& q, const T* grid, int64_t count, Taps* axes) {
     for (int i = 0; i < q.axes; ++i) {
       const T* first = grid + (q.axes - 1 - i);
@@ -138,7 +139,7 @@ struct Grid {
     }
   }
 
-  // The tap of an axis that belongs to a corner.
+  // The tap along an axis that belongs to a corner.
   static int tap_of(const GridPlan& q, int corner, int axis) {
     for (int i = q.axes - 1; i > axis; --i) corner /= q.taps;
     return corner % q.taps;
@@ -180,7 +181,7 @@ struct Grid {
     }
   }
 
-  // The same if some places are outside: at such places, x counts as zero.
+  // The same if some positions are outside; there, x counts as zero.
   template <int kCorners>
   static void sum_some(const T* __restrict x, const Corners& c, int64_t count, T* __restrict y) {
     for (int64_t p = 0; p < count; ++p) {
@@ -240,7 +241,7 @@ struct Grid {
     }
   }
 
-  // The sum over channels of x * grad at each corner, by its weight's slope along each axis.
+  // At each corner, the sum over channels of x * grad, times the slopes of the corner's weight.
   static void slopes(const GridPlan& q, const void* gradv, const void* xv, const void* grid,
                      int64_t count, void* to_grid) {
     Taps axes[kMaxAxes];

@@ -64,13 +64,13 @@ struct Layers {
   };
 
 #ifdef __AVX__
-  static constexpr int kBytes = 32;  // wider vectors lose time by loads that cross cache lines
+  static constexpr int kBytes = 32;  // wider vectors lose time to loads that cross cache lines
 #else
   static constexpr int kBytes = 16;
 #endif
   static constexpr int kLanes = kBytes / sizeof(T), kVectors = 4;
   static constexpr int64_t kStep = kLanes * kVectors;
-  static constexpr int64_t kRun = 8 * kStep;  // elements summed in T before the sum joins a double
+  static constexpr int64_t kRun = 8 * kStep;  // elements summed in T before they join a double
 
   // Sums in these vectors stay in registers; sums in arrays would not.
   typedef T Vector __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));

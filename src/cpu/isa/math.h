@@ -9,7 +9,7 @@
 #include "../../../needle_tvm/tir/vector_constants.h"
 #include "common/scalar.h"
 
-// A function of the C library that the compiler knows.
+// A function of the C library, as the compiler's builtin.
 #define NEEDLE_C(name) __builtin_##name
 
 namespace needle {
@@ -26,7 +26,7 @@ static inline double fma_(double a, double b, double c) { return __builtin_fma(a
 static inline float fma_(float a, float b, float c) { return a * b + c; }
 #endif
 
-// A polynomial by Horner's scheme, the highest power first. If given, p comes before all of c.
+// A polynomial by Horner's scheme, the highest power first; p, if given, comes before c[kFirst].
 template <int kFirst = 0, class T, int kCount>
 [[gnu::always_inline]] static inline T polynomial(T p, T x, const T (&c)[kCount]) {
   if constexpr (kFirst == kCount)
@@ -119,7 +119,7 @@ static inline float sigmoid_f32(float x) {
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-// A polynomial near 0, one in the exponent elsewhere.
+// A polynomial near 0; elsewhere 1 - e^r with a polynomial r.
 static inline float erf_f32(float x) {
   float t = __builtin_fabsf(x), s = x * x;
   float r = fma_(polynomial(t, kErfFirst), s, polynomial(t, kErfSecond));

@@ -1,4 +1,4 @@
-// Random numbers by a counter.
+// Counter-based random numbers.
 #pragma once
 
 #include <stdint.h>

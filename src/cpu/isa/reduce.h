@@ -36,7 +36,7 @@ static void sum_row(const void* xv, int64_t sx, void* accv, int64_t n) {
   int64_t i = 0;
   if (sx == 1) {
     if constexpr (sizeof(S) == 4 && Kind<S>::floating) {
-      // Eight terms per lane in float32 (an error of 3 roundings, as by pairs), then double.
+      // Eight terms per lane in float32 (in pairs: an error of 3 roundings), then double.
       for (; i + 8 * kLanes <= n; i += 8 * kLanes) {
         float part[kLanes];
         for (int l = 0; l < kLanes; ++l) {

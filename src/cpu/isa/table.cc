@@ -65,7 +65,7 @@ static void each_narrow(KernelTable* t) {
   each_half<F>(t);
   each_small<F>(t);
 }
-// Calls these for each dtype for which an op of the category has a kernel.
+// Calls F::fill or F::fill_narrow for each dtype that an op of the category has a kernel for.
 template <class F, Category kCategory>
 static void each_of(KernelTable* t) {
   if constexpr (takes_floats(kCategory)) {

@@ -1,7 +1,7 @@
-// Functions of usual arguments, which compilers vectorise; the C library computes the others.
+// Functions for usual arguments, which compilers vectorise; the C library handles other arguments.
 //
 // Usual<Op, T> describes a functor of functors.h: `holds(x...)` says whether arguments are usual,
-// `at(x...)` computes the function for usual arguments. Without FMA no functor has it.
+// `at(x...)` computes the function for usual arguments. Without FMA, no functor has one.
 #pragma once
 
 #include "common/functors.h"
@@ -33,8 +33,8 @@ static inline double fabs_(double x) { return __builtin_fabs(x); }
 static inline float copysign_(float x, float y) { return __builtin_copysignf(x, y); }
 static inline double copysign_(double x, double y) { return __builtin_copysign(x, y); }
 
-// The sine of x + kTurn * pi / 2: polynomials of the rest after subtracting a multiple of pi / 2,
-// which is subtracted in three parts.
+// The sine of x + kTurn * pi / 2: subtracts a multiple of pi / 2 in three parts, and computes a
+// polynomial of the rest.
 template <uint32_t kTurn>
 struct UsualAngle {
   static constexpr bool kExists = true;
@@ -59,8 +59,8 @@ struct Usual<fn::sin, float> : UsualAngle<0> {};
 template <>
 struct Usual<fn::cos, float> : UsualAngle<1> {};
 
-// Remainders of quotients that are exact up to kMost; a remainder is below 0 if its quotient was
-// rounded up.
+// Remainders. Quotients are exact up to kMost; if one was rounded up, the remainder is below 0, and
+// y is added.
 template <class T>
 struct UsualRest {
   static constexpr bool kExists = true;
@@ -134,7 +134,7 @@ struct Usual<fn::power, float> {
 
 #endif
 
-// Op::at of any arguments; usual arguments give the same bits wherever they stand.
+// Op::at for any arguments; usual arguments give the same bits at every position.
 template <class Op, class T, class... Args>
 static inline auto at_any(Args... x) {
   if constexpr (Usual<Op, T>::kExists)
@@ -143,7 +143,7 @@ static inline auto at_any(Args... x) {
     return Op::at(x...);
 }
 
-constexpr int64_t kUsualBlock = 256;  // a block with an unusual element goes one by one
+constexpr int64_t kUsualBlock = 256;  // a block with an unusual element is computed one by one
 
 template <class Op, class T>
 static void usual_row(const T* __restrict x, T* __restrict o, int64_t n) {

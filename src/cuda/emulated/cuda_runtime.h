@@ -4,7 +4,7 @@
 // Work is done when it is submitted, so streams and events only keep records. It is an error to
 // access memory on one stream without waiting for the last work on another stream, or to pass freed
 // memory, host memory or another device's memory. Only kernels and copies can read or write device
-// memory; other accesses end the process. There are two devices.
+// memory; other accesses crash the process. There are two devices.
 //
 // A block's threads are fibers (see threads.cc), so barriers and shuffles behave as on a GPU.
 #pragma once
@@ -98,7 +98,7 @@ int lane();
 cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cudaStream_t stream,
                 const void* const* pointers, int count);
 
-// Makes the `after`th call of the runtime from now fail (1: the next call); 0 for none. Only calls
+// Makes the `after`th call to the runtime from now fail (1: the next call); 0 for none. Only calls
 // that may fail on a GPU count: memory, launches, copies.
 void fail(int64_t after, cudaError_t with);
 

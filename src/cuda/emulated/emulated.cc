@@ -113,7 +113,7 @@ Allocation* find(Device& d, const void* pointer) {
   return p < at->first + at->second.bytes ? &at->second : nullptr;
 }
 
-// Checks work of a stream on memory: it must be the device's, with its last work known to be done.
+// Checks a stream's work on memory, which must be the device's and whose last work must be done.
 cudaError_t touch(const void* pointer, CUstream_st* s, int device) {
   Allocation* a = find(devices()[device], pointer);
   if (a == nullptr)

@@ -52,7 +52,7 @@ struct Block {
     const unsigned i = static_cast<unsigned>(t);
     threadIdx = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y);
   }
-  // Both functions return when the other side comes back.
+  // Both functions return when the other side switches back.
   void resume(Fiber* f) {
     running = f;
     if (_setjmp(scheduler) != 0) return;

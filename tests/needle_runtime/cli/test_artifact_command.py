@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_one_line(models, capsys, tmp_path):
         assert message in fails(capsys, "run", *arguments, code=2)
     failures = [
         ([two, tmp_path / "x.npz"], "'y' is not an input; they are x, scale"),
-        ([mlp, x], "input 'x' is float32(2, 3), the model was compiled for float32(4, 16)"),
+        ([mlp, x], "input 'x' is float32(2, 3), but the model was compiled for float32(4, 16)"),
         ([mlp, tmp_path / "absent.npy"], "absent.npy: No such file"),
         ([mlp, tmp_path / "code.npy"], "not a readable .npy file"),
         *(([mlp, tmp_path / f"text{suffix}"], f"not a readable {suffix} file")

@@ -131,7 +131,7 @@ def test_arrays_of_another_shape_are_not_read(exported, tmp_path, capsys):
         assert tracemalloc.get_traced_memory()[1] < 32 << 20  # and not 256 MiB
     finally:
         tracemalloc.stop()
-    assert "input 'x' is float32(67108864), the model" in capsys.readouterr().err
+    assert "input 'x' is float32(67108864), but the model" in capsys.readouterr().err
 
 
 def test_a_header_of_an_array_is_not_read_without_end(exported, tmp_path):

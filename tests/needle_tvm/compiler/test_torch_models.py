@@ -273,7 +273,7 @@ def test_tensors_that_ask_for_gradients_are_detached():
 UNREADABLE = {
     "sparse": (lambda x: x.to_sparse(), "is a Tensor that cannot be read: .*layout"),
     "meta": (lambda x: x.to("meta"), "is a Tensor that cannot be read: .*meta"),
-    "complex": (lambda x: x.to(torch.complex64), r"is complex64\(2, 3\), the model was"),
+    "complex": (lambda x: x.to(torch.complex64), r"is complex64\(2, 3\), but the model was"),
     "None": (lambda x: None, "is None, not an array of numbers$"),
     "object": (lambda x: object(), "is a value of type object, not an array of numbers$"),
     "ragged": (lambda x: [[1.0], [1.0, 2.0]], "is a list that cannot be read: .*inhomogeneous"),

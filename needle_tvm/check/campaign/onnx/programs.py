@@ -1,6 +1,6 @@
-"""Judge programs by exporting them as ONNX files and loading these again.
+"""Judge programs by exporting them as ONNX files and loading the files again.
 
-They are needle's own programs (`draw`), with ops that ONNX has; programs of odd seeds take
+The programs are needle's own (`draw`), but only with ops that ONNX has; those with odd seeds take
 gradients. The file must pass onnx's checker. ONNX Runtime, if it has the kernels, must agree with
 the eager program, and so must the program loaded from the file, which is then compiled.
 """
@@ -23,14 +23,14 @@ from needle_tvm.check.campaign.program import Program
 
 Array = np.ndarray[Any, Any]
 
-# ONNX does not define how these treat NaN: ONNX Runtime takes NaN for a small number, or keeps it.
+# ONNX does not define how these treat NaN: ONNX Runtime treats it as a small number or returns it.
 NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "GRU", "InstanceNormalization", "LSTM", "LogSoftmax", "Max",
     "MaxPool", "Min", "RNN", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND", "Sign",
     "TopK",
 }  # fmt: skip
 
-# NumPy's arrays, which ONNX Runtime takes and returns, lack this dtype.
+# ONNX Runtime takes and returns NumPy arrays, which do not have this dtype.
 _UNTOLD = ("bfloat16",)
 
 
@@ -47,13 +47,14 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """End a failing program's script, like `judge.rerun_request`."""
+    """Judge a failing program at the end of its script, like `judge.rerun_request`."""
     answer = serve(request)
     return judge.told(answer["where"], answer["verdict"], answer["what"])
 
 
 def _has_rules(graph: Graph) -> bool:
-    """Return whether ONNX has all ops of a step, and ONNX Runtime the dtypes of its values."""
+    """Return whether ONNX has all ops of a step, and ONNX Runtime takes the dtypes of its
+    values."""
     return all(
         (node.op is None or find(node.op) is not None)
         and all(spec.dtype not in _UNTOLD for spec in node.specs)
@@ -68,7 +69,7 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
         try:
             with judge.own_cache():
                 model, drawn = program.load()
-                arrays = [np.asarray(x) for x in drawn]  # a NumPy scalar would be fixed
+                arrays = [np.asarray(x) for x in drawn]  # a NumPy scalar would be a constant
                 eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
                 wanted = judge.Wanted(program.load()[0], arrays, eager)
                 where = "export"
@@ -90,8 +91,8 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
 
 def _by_runtime(path: Path, arrays: Sequence[Array], has_nan: bool) -> list[Array] | None:
     """Return ONNX Runtime's results for a file, which onnx's checker must accept. Returns None if
-    ONNX Runtime has no kernel for some operator and dtype, takes no input of a dtype, or may lose a
-    NaN (see NOT_OF_NAN)."""
+    ONNX Runtime has no kernel for some operator and dtype, accepts no input or output of a dtype,
+    or may lose a NaN (see NOT_OF_NAN)."""
     import onnx
     import onnxruntime as ort
 

@@ -1,7 +1,7 @@
 """A `torch.nn` module under construction, as source text that runs by itself.
 
-`recipes` chooses what to add. PyTorch computes the values while a module is drawn. So a step that
-PyTorch refuses, or whose result leaves the range of numbers, is drawn again.
+`recipes` chooses what to add. PyTorch computes the values while a module is drawn. So a step is
+drawn again if PyTorch refuses it or its result is out of range.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def array(seed, shape, dtype, low=-2.0, high=2.0, special=False):
     return torch.from_numpy(np.asarray(drawn)).to(dtype)
 """
 
-# Scales, shifts and statistics of norms start as ones and zeros.
+# Norms start with scales, shifts and statistics of ones and zeros: replace them by random numbers.
 _TAIL = """
 with torch.no_grad():
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -47,7 +47,7 @@ _NAME = re.compile(r"\b[xpv]\d+\b|\bself\.m\d+\b")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Values made by an expression of earlier values and of members (`self.m0`)."""
+    """The values of an expression that reads earlier values and members (`self.m0`)."""
 
     names: tuple[str, ...]
     expression: str
@@ -302,7 +302,7 @@ class Drawer:
     # Steps
 
     def step(self, text: str, results: int = 1) -> list[Made] | None:
-        """Add a step; return its values, or None without any change if it is refused."""
+        """Add a step; return its values, or None, without any change, if it is refused."""
         try:
             found = self._evaluated(text)
         except Exception:  # PyTorch may raise anything; the step is drawn again

@@ -1,4 +1,4 @@
-"""Layers and lines of PyTorch as users write them; a random program applies each as a whole.
+"""PyTorch layers and lines as users write them; a random program applies each as a whole.
 
 `recipes` picks from `IDIOMS`.
 """
@@ -16,7 +16,7 @@ _POINTWISE = (
     "(-({0} - {1}) ** 2).exp()", "{0}.minimum({1})",
 )  # fmt: skip
 
-_MOST_PAIRS = 1 << 24  # elements of a combination of all pairs
+_MOST_PAIRS = 1 << 24  # most elements when all pairs are combined
 
 
 def _rows(d: Drawer, rank: int) -> Made:
@@ -50,7 +50,7 @@ def views(d: Drawer) -> None:
 
 
 def _view(d: Drawer, x: Made) -> str:
-    """Return a view: unit axes inserted, an axis split, permuted, sliced, or the tensor itself."""
+    """Return a view: with unit axes, with split or permuted axes, a slice, or the tensor itself."""
     rng, shape = d.rng, list(x.shape)
     rank = len(shape)
     parts = [":"] * rank
@@ -125,7 +125,7 @@ def shifted(d: Drawer) -> None:
 
 
 def gated(d: Drawer) -> None:
-    """Multiply two halves of a linear layer, or weight several layers by a gate of their input."""
+    """Multiply two halves of a linear layer, or weight several layers by a gate."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     width, out = rng.choice([1, 3, 8]), rng.choice([1, 4, 5])
     if rng.random() < 0.6:
@@ -169,8 +169,8 @@ def cells(d: Drawer) -> None:
 def heads(d: Drawer) -> None:
     """Add hand-written attention.
 
-    Heads are made by view and transpose. There may be fewer heads of keys than of queries, and a
-    mask, a bias or a rotation.
+    View and transpose split the heads. There may be fewer key heads than query heads, and a mask, a
+    bias or a rotary embedding.
     """
     x, rng = _rows(d, 3), d.rng
     batch, length, size = x.shape

@@ -1,4 +1,4 @@
-"""Operators of PyTorch in random programs: elementwise, reductions, views, indexing, matmuls.
+"""PyTorch operators in random programs: elementwise, reductions, views, indexing, matmuls.
 
 `recipes` draws these operators in addition to its layers.
 """
@@ -69,7 +69,8 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "
 
 
 def filled(d: Drawer, template: str, x: Made, *others: Made) -> str:
-    """Fill a template's placeholders with these values in order, and further ones at random."""
+    """Fill a template's placeholders with these values in order, and further placeholders at
+    random."""
     given = iter([x, *others])
     template = template.replace("{0}", str(x))
     return re.sub(r"\{\}", lambda _: str(next(given, d.rng.choice([x, *others]))), template)
@@ -121,10 +122,10 @@ def binary(d: Drawer) -> None:
 
 
 def mixed(d: Drawer) -> None:
-    """Combine two dtypes, promoted as PyTorch does."""
+    """Combine values of two dtypes, which PyTorch promotes."""
     x = d.any()
     y = d.pick(lambda v: v.dtype != x.dtype and _broadcast(x.shape, v.shape))
-    if y is None or d.rng.random() < 0.3:  # a scalar, which seldom widens the other
+    if y is None or d.rng.random() < 0.3:  # a scalar seldom widens the other dtype
         number = d.rng.choice(["3", "2.5", "2.5, dtype=torch.float64", "3, dtype=torch.int32"])
         template = d.rng.choice(["{} * {}", "{} - {}", "{} > {}", "torch.where({} > 0, {}, {})"])
         d.step(filled(d, template, x, Made(f"torch.tensor({number})", None)))
@@ -264,7 +265,7 @@ def view(d: Drawer) -> None:
 
 
 def _factors(d: Drawer, size: int) -> list[int]:
-    """Return a shape of that many elements, sometimes with one extent left to PyTorch."""
+    """Return a shape with `size` elements, sometimes with one extent left to PyTorch."""
     shape: list[int] = []
     while size > 1 and len(shape) < 3:
         factor = d.rng.choice([n for n in range(1, size + 1) if size % n == 0])

@@ -31,7 +31,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """End a failing program's script, like `judge.rerun_request`."""
+    """Judge a failing program at the end of its script, like `judge.rerun_request`."""
     answer = serve(request)
     return told(answer["where"], answer["verdict"], answer["what"])
 
@@ -131,7 +131,8 @@ def _compiled(
 ) -> Iterator[tuple[str, int, list[Any]]]:
     """Yield stage, threads, and the results of three calls.
 
-    The last two run on used memory, with inputs that end or begin next to an inaccessible page.
+    The last two run on memory that earlier calls have used, with inputs that end or begin next to
+    an inaccessible page.
     """
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
     for stage, threads in variants:

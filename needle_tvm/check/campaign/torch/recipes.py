@@ -1,9 +1,9 @@
 """Recipes of random `torch.nn` modules: each adds one part, or nothing if it does not fit.
 
 `torch.programs` calls `draw`. The recipes leave out operators that needle refuses by name: sparse
-tensors, complex results, quantised modules, unpooling, fractional pooling, erfc, cummax,
-logcumsumexp, ldexp and random operators. They also leave out shapes that depend on values (nonzero,
-masked_select, unique), which compiled code does not support.
+tensors, complex results, quantised modules, unpooling, fractional pooling and random operators.
+They also leave out shapes that depend on values (nonzero, masked_select, unique), which compiled
+code does not support.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def pooling(d: Drawer) -> None:
     x = image(d, dims)
     kernel, stride = rng.choice([1, 2, 2, 3]), rng.choice([1, 2, 2, 3])
     pad, ceil = rng.randint(0, kernel // 2), rng.random() < 0.3
-    sizes = [rng.choice([1, 1, 2, 3, 5, 9, 25]) for _ in range(dims)]  # also above a vector's
+    sizes = [rng.choice([1, 1, 2, 3, 5, 9, 25]) for _ in range(dims)]  # some exceed a vector
     text = rng.choice(
         [
             f"nn.MaxPool{dims}d({kernel}, {stride}, {pad}, dilation={rng.choice([1, 1, 2])}, ceil_mode={ceil})",
@@ -276,7 +276,7 @@ def padded(d: Drawer) -> None:
     rng, x = d.rng, d.floating(1, 2, 3, 4)
     mode = rng.choice(["constant", "constant", "reflect", "replicate", "circular"])
     dims = rng.randint(1, len(x.shape))
-    if mode != "constant":  # of the last axes, with one or two before them
+    if mode != "constant":  # pads the last axes, after one or two others
         dims = max(1, len(x.shape) - rng.choice([1, 2]))
     low = -1 if mode == "constant" and rng.random() < 0.3 else 0
     amounts = tuple(rng.randint(low, 2) for _ in range(2 * dims))

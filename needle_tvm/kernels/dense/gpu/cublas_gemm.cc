@@ -1,7 +1,7 @@
-// Matmuls by cuBLAS, for the libraries of artifacts that use them. TVM's virtual machine finds
+// Matmuls with cuBLAS, for the libraries of artifacts that use it. TVM's virtual machine finds
 // `needle_cublas_gemm` in such a library without registration. cuBLAS itself is loaded at the first
-// matmul. Its binary interface is declared here, so that compiling artifacts needs no cuBLAS; the
-// interface is the same from version 12 on (docs.nvidia.com/cuda/cublas).
+// matmul. Its binary interface is declared here, so that compiling an artifact does not need
+// cuBLAS; the interface is the same from version 12 on (docs.nvidia.com/cuda/cublas).
 #include <dlfcn.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -75,7 +75,7 @@ const Library& library() {
   return *the;
 }
 
-// There is one handle for each GPU, made at its first use. The first use comes before a graph is
+// There is one handle for each GPU, created at its first use. The first use comes before a graph is
 // captured, since the runtime first runs everything once without a graph. Handles are never
 // destroyed: at the exit of the process, the driver may already be gone.
 Handle handle_of(int device) {

@@ -1,9 +1,9 @@
 """Matmuls of a few rows on a GPU, such as a dense layer for a small batch.
 
 dlight's tiles have 32 rows or more (missing rows are computed as zeros) and form a grid of a few
-blocks, so that most of the GPU is idle. Here a block of 256 threads has all rows of a few columns,
-and its threads share the reduction axis. 8 columns fill the smallest memory transaction, 32 bytes.
-The threads' sums are combined in shared memory once.
+blocks, so that most of the GPU is idle. Here a block of 256 threads computes all rows of a few
+columns, and its threads share the reduction axis. 8 columns fill the smallest memory transaction,
+32 bytes. The threads' sums are combined in shared memory once.
 
     for columns (blockIdx.x):
         for slice of the terms (threadIdx.y), column (threadIdx.x):
@@ -31,7 +31,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 _MOST_ROWS = 16  # sums that a thread keeps in registers
 _LEAST_TERMS = 128  # with fewer terms, each thread has too little to do
 _COLUMNS = (32, 16, 8)
-_BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are cut to reach this
+_BLOCKS = 128  # wanted blocks: about as many as large GPUs have multiprocessors
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class NarrowKnobs:
     """The choices that the rule leaves to a search; the defaults need no search.
 
     `threads` is the number of a block's threads, and `columns` the number of its columns (None:
-    chosen by the number of blocks). `step` is the number of neighbouring terms that a thread takes;
-    four terms are one vector of x.
+    chosen by the number of blocks). `step` is the number of neighbouring terms that a thread reads
+    at a time; four terms are one vector of x.
     """
 
     threads: int = 256
@@ -59,7 +59,8 @@ NARROW_KNOBS = tuple(
 
 @dataclass(frozen=True)
 class _Product:
-    """A block that sums products, with the columns as its last axis, and its result's block."""
+    """A block that sums products, with the columns as its last axis, and the block of its
+    result."""
 
     block: Any
     result: Any
@@ -157,8 +158,8 @@ def _schedule(sch: Schedule, product: _Product, knobs: NarrowKnobs) -> None:
     *rows, column = sch.get_loops(product.result)
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
-    # The epilogue has as many threads as the sum, since each thread axis of a kernel has one
-    # extent. The first threads have a row each.
+    # The epilogue has as many threads as the sum, since a thread axis has the same extent in the
+    # whole kernel. The first threads compute one row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")

@@ -1,18 +1,18 @@
-"""Replaces matmuls with calls of cuBLAS.
+"""Replaces matmuls with calls to cuBLAS.
 
 Before: `matmul(x, w)`, where
-- both have static shapes of at least two axes, of one float dtype, and no extent is 0 or above
-  2^31 - 1,
+- both have static shapes of at least two axes and the same float dtype, and no extent is 0 or
+  above 2^31 - 1,
 - `w` has two axes, or the same leading axes as `x`; if `w` has two axes and `x` has more, the last
-  two axes of `x` are not exchanged, because its rows would then form no matrix,
+  two axes of `x` are not exchanged, because its rows would then not form one matrix,
 - the matmul does not depend on parameters alone,
 - `chosen` selects it.
 
-After: a call of the packed function that `cublas_gemm.cc` exports. Its second
-result is a workspace for cuBLAS, which memory planning shares among all calls. An operand that is
-the transposition of another tensor's last two axes is read in place. A half-precision operand that
-was widened for the matmul is read in half precision. In a narrow `precision`, operands are rounded
-to it; sums are float32."""
+After: a call to the packed function that `cublas_gemm.cc` exports. Its second result is a workspace
+for cuBLAS, which memory planning shares among all calls. An operand that is another tensor with its
+last two axes exchanged is read in place. A half-precision operand that was widened for the matmul
+is read in half precision. If `precision` is narrow, operands are rounded to it; sums are
+float32."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DTYPES = (*_HALVES, "float32", "float64")
 _LARGEST = 2**31 - 1
 
 SOURCE = Path(__file__).with_name("cublas_gemm.cc")
-FUNCTION = "needle_cublas_gemm"  # exported by it
+FUNCTION = "needle_cublas_gemm"  # exported by SOURCE
 
 # NVIDIA's recommendation in the documentation of cublasSetWorkspace: 32 MiB from Hopper on, else 4.
 _WORKSPACE = {True: 32 << 20, False: 4 << 20}
@@ -42,7 +42,8 @@ _HOPPER = 90
 
 @dataclass(frozen=True)
 class Product:
-    """The facts that decide on a matmul: `count` matmuls of (rows, terms) by (terms, columns) each.
+    """The facts that a choice for a matmul depends on: it is `count` matmuls of (rows, terms) by
+    (terms, columns) each.
 
     `transposed` says for each operand whether its last two axes are swapped in memory. `stored`
     says whether the second operand depends on parameters alone. `followed` says whether exactly one
@@ -94,7 +95,7 @@ def is_used(module: IRModule) -> bool:
     )
 
 
-# Operators with a result of the matmul's shape that its write-back can compute.
+# Operators that the write-back of a matmul can compute if their result has the matmul's shape.
 _ELEMENTWISE = (
     *("add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "exp", "tanh"),
     *("sigmoid", "abs", "sqrt", "erf", "nn.relu", "nn.gelu", "nn.silu", "astype"),
@@ -136,7 +137,7 @@ class _Rewriter(Rewriter):
             return None
         if all(map(self.is_parameter_work, call.args)):
             return None
-        # One (K, N) matrix for all rows, or as many matrices on both sides.
+        # One (K, N) matrix for all rows, or the same number of matrices on both sides.
         shared = len(w_shape) == 2
         if (x[1] and len(x_shape) > 2) if shared else x_shape[:-2] != w_shape[:-2]:
             return None

@@ -2,9 +2,9 @@
 
 Unlike wmma's fragments, the fragments of these instructions have a layout that the PTX ISA
 specifies ("Matrix fragments for mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which
-thread of a warp holds which elements. So fragments are ordinary registers (scope "warp": each
-thread holds its part of an array of 32 x its elements), and shared memory can be laid out to avoid
-bank conflicts. The instructions for float16 and bfloat16 are like the intrinsics in TVM's
+thread of a warp holds which elements. So fragments are ordinary registers (scope "warp": an array
+of shape (32, elements), of which each thread holds one row), and shared memory can be laid out to
+avoid bank conflicts. The instructions for float16 and bfloat16 are like the intrinsics in TVM's
 `tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why TVM's are not used. tf32 is not a dtype: its
 operands are float32, and the instruction reads 11 of their significant bits, so they must be
 rounded beforehand.
@@ -68,11 +68,12 @@ class Registers:
         return "warp"
 
     def at(self, operand: str, row: Any, column: Any) -> Place:
-        """Return the place, in a fragment of "a", "b" or "c", of a row and column as in memory.
+        """Return the place of an element in a fragment of "a", "b" or "c"; `row` and `column` are
+        its position in memory.
 
-        A half-precision operand takes four 8 x 8 fragments in sequence: upper left, lower left,
-        upper right, lower right. Each thread holds two neighbours of a row. ldmatrix transposes `b`
-        as it loads it. Sums are laid out the same way.
+        A half-precision operand consists of four 8 x 8 fragments in sequence: upper left, lower
+        left, upper right, lower right. Each thread holds two neighbours of a row. ldmatrix
+        transposes `b` as it loads it. Sums are laid out the same way.
         """
         if self.dtype != "float32" or operand == "c":
             return 4 * (row % 8) + column % 8 // 2, 4 * (column // 8) + row // 8 * 2 + column % 2
@@ -99,8 +100,8 @@ class Registers:
         return (_load_words if self.dtype == "float32" else _load_matrix)(self, operand)
 
     def multiply(self) -> str:
-        """Return the name of the two mma instructions that add the matmul of two fragments to a
-        third."""
+        """Return the name of the intrinsic whose two mma instructions add the matmul of two
+        fragments to a third."""
         return _multiply(self)
 
     def store(self, scope: str | None = None) -> str:

@@ -41,8 +41,8 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 
 @dataclass(frozen=True)
 class Tile:
-    """The rows and columns of a block of threads, the terms it takes at a time, and the number of
-    slices of these terms. Separate threads sum each slice."""
+    """The rows and columns of a block of threads, the terms that it sums at a time, and the number
+    of slices of these terms. Separate threads sum each slice."""
 
     rows: int
     columns: int

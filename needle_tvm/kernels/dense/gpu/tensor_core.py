@@ -1,6 +1,6 @@
 """Matmuls of narrow operands on a GPU's tensor cores: dense layers, batches, convolutions.
 
-A product is in the form of `product`, with float16, bfloat16 or (annotated) tf32 operands and
+A matmul is in the form of `product`, with float16, bfloat16 or (annotated) tf32 operands and
 float32 sums. Operands are rounded, zero-padded and gathered from windows on their way into shared
 memory, and the epilogue is computed when the sums are written back.
 
@@ -51,15 +51,15 @@ _SINCE = {
     "float16": 75,
     "bfloat16": 80,
     "float32": 80,
-}  # capability by dtype of the operands; tf32's is float32
+}  # least compute capability by dtype of the operands, which is float32 for tf32
 _WARP = 32
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_BLOCKS = 2**31 - 1  # blocks of a grid along x
 _PAD = 16  # bytes between a strip's rows, so that a fragment's rows lie in different banks
-_SUMS_PAD = 4  # sums between the rows of sums that are written
+_SUMS_PAD = 4  # padding, in sums, between the rows of sums that are written
 _VECTOR = 16  # bytes that a thread reads at once
 _DEEP = 32  # terms of a strip that is not divided into slices
-_LEAST = 8  # columns and terms
+_LEAST = 8  # least number of columns and of terms
 _LEAST_ROWS = 5  # with fewer rows, a thread per column multiplies as fast as it reads
 
 

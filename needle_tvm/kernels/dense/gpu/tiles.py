@@ -1,10 +1,11 @@
-"""Matmuls in tiles of a GPU's shared memory and registers, and the choice of a tile.
+"""Tiles matmuls for a GPU's shared memory and registers, and chooses the tile.
 
-A block of threads has a tile of rows and columns. Strip by strip of the terms, its threads together
-copy both operands into shared memory and multiply them there; each thread has a few rows and
-columns in registers (V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra",
-SC 2008). If that leaves too few blocks, separate threads sum slices of a strip, and their sums are
-combined in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
+A block of threads computes a tile of rows and columns. It loops over strips of the terms: its
+threads together copy a strip of both operands into shared memory and multiply them there. Each
+thread keeps the sums of a few rows and columns in registers (V. Volkov and J. Demmel, "Benchmarking
+GPUs to tune dense linear algebra", SC 2008). If that leaves too few blocks, separate threads sum
+slices of a strip, and their sums are combined in shared memory once ("sliced-K", CUTLASS,
+"Efficient GEMM in CUDA").
 
     for tile (blockIdx.x):
         for slice (threadIdx.z): for row group (threadIdx.y): for column group (threadIdx.x):
@@ -14,7 +15,7 @@ combined in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
             partial[slice] = sums
         for result of the tile (all threads): the sum of partial, and the epilogue
 
-The tile is chosen by a model of cycles (`cycles`).
+A cost model, `cycles`, chooses the tile.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
 _BANKS = 32  # banks of shared memory, each 4 bytes wide
 _PROCESSOR_SHARED = 160 << 10  # approximate bytes of shared memory per multiprocessor
 _REGISTERS = 65536  # registers per multiprocessor
-_OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
+_OTHERS = 32  # registers per thread for everything besides sums, operands and prefetches
 _MOST_REGISTERS = 200  # registers per thread; a thread with more than 255 would spill
 _PROCESSORS = 128  # approximate number of multiprocessors of a large GPU
 _SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
 _BARRIERS = 60  # cycles of a strip's two barriers
 _BYTES = 40  # bytes that a multiprocessor gets from the L2 cache per cycle
-_BUSY = 256  # threads; with fewer, multiply-adds wait for each other
+_BUSY = 256  # threads that hide the latency of multiply-adds
 _WORTH = 1 << 12  # multiply-adds; with fewer, one thread per result is fast enough
-_USEFUL = 1 / 8  # fraction of a tile; if less is useful, other rules may have a better form
+_USEFUL = 1 / 8  # of the tiles' elements; if fewer are useful, other rules may do better
 _MOST_BLOCKS = 2**31 - 1  # blocks of a grid along x
 
 
 @dataclass(frozen=True)
 class Tile(_Extents):
-    """A tile; each thread has `own_rows` rows and `own_columns` columns of it."""
+    """A tile; each thread computes `own_rows` rows and `own_columns` columns of it."""
 
     own_rows: int = 1
     own_columns: int = VECTOR
@@ -75,8 +76,8 @@ class Tile(_Extents):
 
     @property
     def stride(self) -> int:
-        """Elements from one row of a strip to the next: padded so that eight threads that read
-        vectors of eight rows at once access different banks."""
+        """Elements from one row of a strip to the next. Rows are padded: eight threads that each
+        read a vector of another row access different banks."""
         return whole(max(self.terms - VECTOR, 0), _BANKS) + VECTOR
 
     @property
@@ -88,7 +89,7 @@ class Tile(_Extents):
 
     @property
     def loads(self) -> float:
-        """Loads from shared memory per multiply-add, the same for a warp and for a thread."""
+        """Load instructions from shared memory per multiply-add instruction."""
         own = self.own_rows * self.own_columns
         return (self.own_rows + self.own_columns) / (VECTOR * own)
 
@@ -103,7 +104,7 @@ class Tile(_Extents):
 
     @property
     def registers(self) -> int:
-        """Estimated registers per thread: sums, a step of the operands, part of the next strip."""
+        """Estimated registers per thread: sums, the current operands, part of the next strip."""
         own = self.own_rows * self.own_columns + VECTOR * self.own_rows + self.own_columns
         fetched = (self.rows + self.columns) * self.terms // (self.threads * self.slices)
         return own + fetched + _OTHERS
@@ -114,8 +115,8 @@ def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Sched
     """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
     The rule fits products that `product.find` recognises, with float32 sums and at least 4,096
-    multiply-adds, if there is a tile for them. Returns None for any other function. `tile` must be
-    one of `tiles`; the default is the first of them.
+    multiply-adds, if some tile fits them. Returns None for any other function. `tile` must be one
+    of `tiles`; the default is the first of them.
     """
     found = _worthwhile(function)
     if found is None:
@@ -126,7 +127,7 @@ def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Sched
 
 
 def tiles(function: PrimFunc, target: Target) -> list[Tile]:
-    """Return the tiles that `tiled` accepts for a function, the fastest by estimate first."""
+    """Return the tiles that `tiled` accepts for a function, sorted by estimated time."""
     found = _worthwhile(function)
     if found is None:
         return []
@@ -142,7 +143,7 @@ def _worthwhile(function: PrimFunc) -> Product | None:
 
 
 def scheduled(found: Product, tile: Tile) -> Schedule | None:
-    """Schedule a product in tiles of this kind; return None if its epilogue does not fit them."""
+    """Schedule a product with this `tile`; return None if the epilogue does not fit it."""
     sch = Schedule(found.written(tile))
     try:
         _schedule(sch, found, tile)
@@ -163,7 +164,7 @@ def candidates(found: Product) -> Iterator[Tile]:
 
 
 def _fits(found: Product, tile: Tile) -> bool:
-    most = 2  # times as long as the whole
+    most = 2  # along each axis, a tile must be less than this many times as long as the product
     threads = tile.threads * tile.slices
     blocks = found.batches * ceil(found.rows / tile.rows) * ceil(found.columns / tile.columns)
     return (
@@ -186,9 +187,9 @@ def _fits(found: Product, tile: Tile) -> bool:
 def cycles(found: Product, tile: Tile) -> float:
     """Return the estimated cycles of a product.
 
-    A multiprocessor runs several of its blocks at once. For each strip, these blocks share the
-    multiply-adds and the bandwidth of the L2 cache. A strip takes the time that these need, or the
-    latency of the next strip's loads, which run at the same time, if that is longer.
+    A multiprocessor runs several of its blocks at once, which share its arithmetic units and its
+    bandwidth to the L2 cache. The next strip's loads run during a strip's arithmetic. So a strip
+    takes the longest of three: its arithmetic, its traffic, and the latency of a load.
     """
     blocks = found.batches * ceil(found.rows / tile.rows) * ceil(found.columns / tile.columns)
     strips = ceil(found.terms / tile.terms)
@@ -256,7 +257,7 @@ def _schedule(sch: Schedule, found: Product, tile: Tile) -> None:
         own = sch.cache_read(sums, number, "local")
         sch.compute_at(own, term if number else step, preserve_unit_loops=True)
         sch.vectorize(_vector_of(sch, sch.get_loops(own)[-1]))
-        sch.set_scope(factor, 0, "shared")  # set first: each thread copies a part for all threads
+        sch.set_scope(factor, 0, "shared")  # before `compute_at`, which then copies for all threads
         sch.compute_at(factor, strip, preserve_unit_loops=True)
         _fetch(sch, found, factor, tile, number)
     for loop in (term, sum_row, sum_column):
@@ -271,15 +272,15 @@ def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
     shared memory afterwards."""
     for factor in factors:
         sch.annotate(factor, "tirx.manifest_shared_memory_local_stage", 1)
-    # The loop has these steps: left to registers, left to shared memory, the same for right, the
-    # matmul.
+    # The loop has five steps: the left operand to registers and then to shared memory, the same two
+    # for the right operand, and the matmul.
     sch.annotate(strip, "software_pipeline_stage", [0, 1, 0, 1, 1])
     sch.annotate(strip, "software_pipeline_order", [2, 0, 3, 1, 4])
 
 
 def _shared_out(sch: Schedule, loop: Any, threads: int, own: int) -> list[Any]:
-    """Split a loop into tiles, groups (a whole tile of threads apart), threads, and each thread's
-    part of a group. In each group, neighbouring threads load neighbouring vectors."""
+    """Split a loop into tiles, groups, threads, and each thread's part of a group. In each group,
+    neighbouring threads load neighbouring vectors."""
     near = min(own, VECTOR)
     return list(sch.split(loop, [None, own // near, threads, near]))
 
@@ -299,12 +300,12 @@ def _bind(
 
 
 def _vector_of(sch: Schedule, loop: Any) -> Any:
-    """Return the innermost part of a loop that is one vector."""
+    """Split off and return the innermost part of a loop, one vector long."""
     return sch.split(loop, [None, VECTOR])[1] if extent(sch, loop) > VECTOR else loop
 
 
 def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) -> None:
-    """Distribute a strip's copy over all threads, in the order of its source in memory."""
+    """Distribute the copy of a strip over all threads, in the order of the source in memory."""
     value = (found.left, found.right)[number]
     kinds = (("rows", "terms"), ("terms", "columns"))[number]
     first, second = sch.get_loops(factor)[-2:]
@@ -330,8 +331,8 @@ def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) 
 
 
 def _steps(found: Product, factor: Any, kind: str) -> int | None:
-    """Return the stride in memory of an operand along the last axis of a kind, in all its loads: 1
-    if neighbours are contiguous; None if unknown."""
+    """Return the stride in memory between an operand's neighbours along the last axis of a kind: 1
+    if they are contiguous, None if it is unknown or differs between loads."""
     if not found.kinds[kind]:
         return None
     axis = found.kinds[kind][-1].var

@@ -1,13 +1,13 @@
-"""Tensor-core instructions of CUDA's warp matrix functions (wmma), for TVM's `tensorize`.
+"""Describes CUDA's warp matrix functions (wmma), which use tensor cores, for TVM's `tensorize`.
 
 Each instruction is a pair: its computation as loops over one fragment, and the call that performs
-it. The instructions are like the intrinsics in TVM's own `tvm.s_tir.tensor_intrin.cuda`. Importing
-that module describes every instruction of every processor, which takes twelve seconds, and the
-module has neither bfloat16 nor tf32. Sums are float32; all 32 threads of a warp execute a call
-together (CUDA C++ Programming Guide, "Warp Matrix Functions").
+it. TVM's own `tvm.s_tir.tensor_intrin.cuda` has such intrinsics, but importing it registers every
+instruction of every processor, which takes twelve seconds, and it has neither bfloat16 nor tf32.
+Sums are float32; all 32 threads of a warp execute a call together (CUDA C++ Programming Guide,
+"Warp Matrix Functions").
 
 An operand may be transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
-code generator does not support tf32 fragments of wmma; tf32 is in `mma.py`.
+code generator does not support wmma fragments in tf32; tf32 is in `mma.py`.
 
 This module imports TVM's compiler.
 """
@@ -27,8 +27,8 @@ class Fragments:
     """The instructions for one shape and dtype of fragments; the methods return their names.
 
     `shape` is rows, columns and terms: (16, 16, 16) or, for few rows, (8, 32, 16). `dtype` is the
-    dtype of the operands, float16 or bfloat16. `left` and `right` say whether the left or right
-    operand is transposed. `scope` is the shared memory that holds operands and results.
+    dtype of the operands, float16 or bfloat16. `left` and `right` say whether that operand is
+    transposed. `scope` is the storage scope of the shared memory that holds operands and results.
     """
 
     shape: tuple[int, int, int] = (16, 16, 16)
@@ -38,7 +38,7 @@ class Fragments:
     scope: str = "shared"
 
     def memory(self, operand: str) -> str:
-        """Return the scope of fragments of "a", "b" or the sums "c"."""
+        """Return the storage scope for fragments of "a", "b" or the sums "c"."""
         return "wmma.accumulator" if operand == "c" else f"wmma.matrix_{operand}"
 
     def fill(self) -> str:
@@ -61,7 +61,7 @@ class Fragments:
         return _store(self.shape, scope or self.scope)
 
     def edges(self, operand: str) -> tuple[int, int]:
-        """Return the extents in memory of a fragment of "a", "b" or the sums "c"."""
+        """Return the rows and columns in memory of a fragment of "a", "b" or the sums "c"."""
         rows, columns, terms = self.shape
         if operand == "c":
             return rows, columns
@@ -209,8 +209,8 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
 def _store(shape: tuple[int, int, int], place: str) -> str:
     """Register the instruction that stores a fragment of sums; return its name.
 
-    Shared memory is passed as an address: TVM may place the sums in an operand's buffer, and then
-    rejects a pointer into this buffer with another dtype. TVM places no barriers around writes that
+    Shared memory is passed as an address: TVM may store the sums in an operand's buffer, and then
+    rejects a pointer of another dtype into this buffer. TVM inserts no barriers around writes that
     it does not see, so the barriers are part of the instruction.
     """
     m, n, k = shape
@@ -268,7 +268,7 @@ def matched(
     multiple: int,
     strides: list[Any] | None = None,
 ) -> Any:
-    """Return an instruction's buffer, whose offset is a multiple of `multiple` elements."""
+    """Return a buffer of an instruction; its offset is a multiple of `multiple` elements."""
     return T.match_buffer(
         handle, shape, dtype, align=64, offset_factor=multiple, scope=scope, strides=strides
     )
@@ -290,6 +290,6 @@ def _registered(name: str, description: Any, implementation: Any) -> str:
 
 
 def _number(buffer: Any, stride: Any, rows: int, columns: int) -> Any:
-    """Return the index, row by row, of the fragment that begins at a buffer's offset."""
+    """Return the row-major index of the fragment that begins at a buffer's offset."""
     row = buffer.elem_offset // stride // rows
     return row * (stride // columns) + buffer.elem_offset % stride // columns

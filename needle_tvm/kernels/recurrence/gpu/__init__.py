@@ -1,1 +1,1 @@
-"""The layers of recurrences on GPUs, frozen until they are timed (docs/gpu.md)."""
+"""Recurrent layers on GPUs. This code is frozen until it is timed (docs/gpu.md)."""

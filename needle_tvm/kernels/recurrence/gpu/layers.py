@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain RNN layers on a GPU: the kernels of `recurrence.gpu`, by the layer's cell."""
+"""Emits LSTM, GRU and plain RNN layers as the kernels of `recurrence.gpu`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Lstm(StepsWriter):
 
 
 class _Gru(StepsWriter):
-    """The steps of a GRU. Sums have the state's part only; `_store` adds the input's part."""
+    """The steps of a GRU. Sums contain only the state's part; `_store` adds the input's part."""
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._buffers.bias[place]
@@ -72,7 +72,7 @@ def _tanh(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A cell, the inputs and states of its kernel, the number of its gates, and its writer."""
+    """A cell, the buffers of its kernel (`kind`), its number of gates, and the kernel's writer."""
 
     cell: Body
     kind: Recurrence
@@ -108,7 +108,7 @@ _LAYERS = (
 
 
 def is_layer(op: Scan) -> bool:
-    """Return whether a scan, in float32 or float64, is one of these layers and returns only
+    """Return whether a scan is one of these layers in float32 or float64 and outputs only
     states."""
     known = any(each.cell.steps == op.body.steps for each in _LAYERS)
     is_wide = op.body.inputs[0].dtype in ("float32", "float64")
@@ -116,8 +116,8 @@ def is_layer(op: Scan) -> bool:
 
 
 def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a scan that is one of these layers except for results that nothing
-    reads. None stands for each result that is left out."""
+    """Emit a scan that is one of these layers and return its results. The scan may lack outputs
+    that nothing reads; the list has None in their positions."""
     layer_kind = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
     inputs, sequence = list(operands), op.states

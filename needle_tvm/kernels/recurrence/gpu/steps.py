@@ -1,8 +1,9 @@
 """The steps of a recurrence on a GPU, such as an LSTM's: a kernel per step, launched by the host.
 
 dlight has no rule for such steps and runs all of them in one thread. A step is a matmul of few rows
-(see `dense.gpu.few_rows`) whose epilogue is the next state. A block has all gates of a few units,
-from a panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
+(see `dense.gpu.few_rows`) whose epilogue computes the next state. A block computes all gates of a
+few units from a panel of the packed weight (`gates.pack_gates`). Its threads split the reduction
+axis:
 
     for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
@@ -38,19 +39,19 @@ _VECTOR = 4  # neighbouring terms per thread: one load of the state
 @dataclass(frozen=True)
 class Recurrence:
     """The buffers of a kernel of all steps. `inputs` names the buffers that it reads, in order.
-    `states` pairs the buffer of a state's initial values (B, H) with the buffer of its values after
-    each step (T, B, H)."""
+    `states` has a pair of names for each state: the buffer of its initial values (B, H), and the
+    buffer of its values after each step (T, B, H)."""
 
     name: str
     inputs: tuple[str, ...]
     states: tuple[tuple[str, str], ...] = (("h", "hiddens"),)
 
 
-State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
+State = Callable[[Any, Any], Any]  # (row, unit) -> the state's value before a step
 
 
 def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
-    """Return the states after the step `before`; for None, the initial states."""
+    """Return the states after step `before`, or the initial states if `before` is None."""
 
     def state(initial: str, after: str) -> State:
         if before is None:
@@ -62,7 +63,8 @@ def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[St
 
 @dataclass(frozen=True)
 class StepsThreads:
-    """A block's units and rows, the slices of its terms, and a thread's neighbouring terms."""
+    """A block's units, rows, slices of the terms and gates. A thread loads `terms` neighbouring
+    terms at a time."""
 
     units: int
     rows: int
@@ -77,7 +79,7 @@ class StepsThreads:
 
 
 def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
-    """Choose so few units per block that enough blocks remain, and no more slices than terms."""
+    """Choose few enough units per block for enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
@@ -101,7 +103,8 @@ def extern_steps(
     sizes = int(steps), int(batch), int(hidden)
     shapes = {after: sizes for _, after in kind.states}
 
-    # Without these, buffers could begin anywhere in memory, and kernels would take offsets.
+    # Without these declarations, the buffers would have offsets, and kernels would take them as
+    # arguments.
     input_buffers = [
         tirx.decl_buffer(each.shape, dtype, name)
         for name, each in zip(kind.inputs, inputs, strict=True)
@@ -129,8 +132,8 @@ def extern_steps(
 
 
 class StepsWriter:
-    """Writes the loops with TVM's statement builder `s`. `buffers` has the buffers that `kind`
-    names as attributes. Subclasses define where sums begin, and the next states."""
+    """Writes the loops with TVM's statement builder `s`. The attributes of `buffers` are the
+    buffers that `kind` names. Subclasses define the sums' initial values and the next states."""
 
     def __init__(
         self,
@@ -145,11 +148,11 @@ class StepsWriter:
         self._dtype = str(buffers.h.dtype)
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        """Return the value with which a sum begins."""
+        """Return the initial value of a sum."""
         raise NotImplementedError
 
     def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
-        """Store the next state of a unit, from the totals of its gates and the states before."""
+        """Store the next state of a unit, given the totals of its gates and the previous states."""
         raise NotImplementedError
 
     def all_steps(self) -> None:
@@ -190,7 +193,7 @@ class StepsWriter:
         self._weights, self._states = buffer("local", own.terms), buffer("local", own.terms)
 
     def _row(self, r: Any) -> Any:
-        """Return the index of the block's row r; past the end, repeat the last row."""
+        """Return the index of the block's row r; past the end, return the last row's."""
         return tirx.min(self._first + r, self._batch - 1)
 
     def _multiply(self, h: State) -> None:

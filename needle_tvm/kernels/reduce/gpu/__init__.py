@@ -1,1 +1,1 @@
-"""Reductions on GPUs: a rule, frozen until it is timed (docs/gpu.md), and NaN."""
+"""Reductions on GPUs: a schedule rule, frozen until it is timed (docs/gpu.md), and NaN handling."""

@@ -1,12 +1,12 @@
-"""NaN on a GPU: an isnan test, and maxima and minima that propagate NaN.
+"""Handles NaN on a GPU: an isnan test, and maxima and minima that propagate NaN.
 
-- For a vector, TVM writes isnan as one comparison, which CUDA does not have. TVM's simplifier
-  ignores NaN: it turns x != x into false, and not (x <= infinity) into x > infinity. So this module
-  tests the bits.
+- TVM emits isnan of a vector as one comparison of vectors, which CUDA does not have. TVM's
+  simplifier ignores NaN: it turns x != x into false, and not (x <= infinity) into x > infinity. So
+  this module tests the bits.
 - On a CPU, max(a, b) is computed as `a if a > b else b`, and code relies on this order. CUDA's
-  function max returns the operand that is not NaN.
-- TVM distributes only registered reductions over threads: sums, products, maxima and minima. This
-  module registers the maxima and minima that propagate NaN.
+  max function returns the operand that is not NaN. So this module writes the comparison.
+- TVM distributes a reduction over threads only if it is registered, as sums, products, maxima and
+  minima are. This module registers the maxima and minima that propagate NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES
 
-# By dtype: its width, and the bits of infinity. Without the sign bit, all NaNs lie above it.
+# For each dtype, its width and the bits of infinity. Without the sign bit, all NaNs are greater.
 _INFINITY = {
     "float16": (16, 0x7C00),
     "bfloat16": (16, 0x7F80),
@@ -29,7 +29,7 @@ _INFINITY = {
 def keeping_nan(function: PrimFunc) -> PrimFunc:
     """Make a function treat NaN on a GPU as it does on a CPU.
 
-    TVM's own reductions by max and min stay as they are. Reductions that must propagate NaN are
+    Reductions by TVM's own max and min stay as they are. Reductions that must propagate NaN are
     written with isnan, and can be distributed over threads.
     """
 
@@ -41,7 +41,7 @@ def keeping_nan(function: PrimFunc) -> PrimFunc:
 
 
 def _compared(store: Any) -> Any:
-    """Return a store with comparisons in place of maxima and minima, except a reduction's own."""
+    """Replace the maxima and minima in a store by comparisons, except the reduction itself."""
 
     def compared(node: Any) -> Any:
         loads = [each for each in (node.a, node.b) if isinstance(each, NODES.load)]
@@ -64,8 +64,8 @@ def _is_nan(value: Any) -> Any:
 
 
 def _tell_of_reductions() -> None:
-    """Register `greater_or_nan` and `less_or_nan` of needle.ops, in the form that `keeping_nan`
-    leaves."""
+    """Register `greater_or_nan` and `less_or_nan` of needle.ops as TVM reductions, in the form that
+    `keeping_nan` gives them."""
 
     def greater(a: Any, b: Any) -> Any:
         if str(a.ty) not in _INFINITY:
@@ -87,4 +87,4 @@ def _tell_of_reductions() -> None:
     nests.register_reduction(less, most)
 
 
-_tell_of_reductions()  # at import: for every build of functions scheduled here
+_tell_of_reductions()  # at import, so that every later build can use them

@@ -1,17 +1,17 @@
 """Reductions on a GPU with several threads per result: softmax, norms, means, maxima.
 
-dlight schedules some functions of this kind with a block of 256 threads per row, whatever the row's
-length, and leaves the others, such as a maximum alone, to one thread per result. Here a row gets
-one warp (and a block gets several rows), or as many warps as leave each thread a few terms:
+dlight gives some of these functions a block of 256 threads per row, whatever the row's length.
+Others, such as a single maximum, get only one thread per result. Here a short row gets one warp,
+and a block several such rows; a long row gets enough warps that each thread has only a few terms:
 
     for rows (blockIdx.x, threadIdx.y):
-        each reduction, in turn: for terms (threadIdx.x): the thread's share;
+        for each reduction: for terms (threadIdx.x): the thread's partial result;
             the threads' partial results are combined by shuffles and in shared memory
         for results of the row (threadIdx.x): the epilogue of the reductions
 
 If neighbouring rows are contiguous in memory but neighbouring terms are not (a reduction over the
-first axis), threadIdx.x runs over the rows and threadIdx.y over the terms. Values read several
-times along a row are kept in shared memory if there is room.
+first axis), threadIdx.x runs over the rows and threadIdx.y over the terms. Intermediates along a
+row are kept in shared memory if there is room.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _WARP = 32
 _THREADS = 256  # threads of a block with several rows
 _LEAST_TERMS = 32  # terms of a row; with fewer, one thread computes a row
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
-_BUSY_ROWS = 32 * _BLOCKS  # with as many warps, all are busy: then a row needs only one warp
-_EACH, _EACH_BUSY = 8, 32  # terms per thread, before a row gets more threads
-_SHARED_BYTES = 24 << 10  # bytes per block: enough blocks fit side by side
-_UNROLLED = 64  # iterations of a thread's loop: several loads in flight
+_BUSY_ROWS = 32 * _BLOCKS  # with this many rows, one warp per row keeps all multiprocessors busy
+_EACH, _EACH_BUSY = 8, 32  # terms per thread; with more, a row gets more threads
+_SHARED_BYTES = 24 << 10  # per block, so that several blocks fit on a multiprocessor
+_UNROLLED = 64  # iterations of a thread's loop, so that several loads are in flight
 
 
 @dataclass(frozen=True)
 class _Threads:
-    """The threads of a block: its rows, the threads per row, and which threads are neighbours."""
+    """The threads of a block: its number of rows, and the number of threads per row (`terms`)."""
 
     rows: int
     terms: int
-    along: bool  # whether neighbouring threads share a row's terms; otherwise they have other rows
+    along: bool  # whether neighbouring threads work on the same row; otherwise on different rows
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -62,16 +62,16 @@ def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule reductions over the same rows, and the values computed from them, with several
     threads per row.
 
-    The rule fits if each reduction has at least 32 terms and an operand whose elements each belong
-    to one result only, if all reductions have the same rows and layout, and if the function ends in
-    one block. Returns None otherwise, and if one thread per row is enough.
+    The rule fits if each reduction has at least 32 terms and an operand whose elements are each
+    used by one result, if all reductions have the same rows and layout, and if the function ends in
+    one block. Returns None if it does not fit, or if one thread per row is enough.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
     try:
         return sch if _schedule(sch) else None
     except SCHEDULE_ERROR:
-        return None  # values of other rows are needed, or a loop cannot be shared out
+        return None  # values of other rows are needed, or a loop cannot be split among threads
 
 
 def _schedule(sch: Schedule) -> bool:
@@ -103,7 +103,7 @@ def _schedule(sch: Schedule) -> bool:
     at = _bind_end(sch, end, row_loops, threads)
     if not all(_compute_in_row(sch, block, at, size, threads) for block, size in reversed(kept)):
         return False
-    # Bind this last: in a loop of threads, shared values would be computed for each thread.
+    # Bind this loop last: inside a thread loop, shared values would be computed for each thread.
     sch.bind(at, threads.tags[0])
     return True
 
@@ -127,8 +127,8 @@ def _size(sch: Schedule, block: Any, kind: int) -> int:
 
 
 def _reads_each_once(sch: Schedule, block: Any) -> bool:
-    """Return whether some operand of a reduction has each element in the terms of one result only,
-    unlike a factor that results share, or overlapping windows."""
+    """Return whether a reduction has an operand each of whose elements is used by only one result.
+    A factor shared by several results is not such an operand, nor are overlapping windows."""
     details = sch.get(block)
     axes = [axis for axis in details.iter_vars if int(axis.dom.extent) > 1]
     everything = {axis.var for axis in axes}
@@ -162,7 +162,8 @@ def _among(buffer: Any, buffers: list[Any]) -> bool:
 
 
 def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
-    """Return one warp per row, or more for long rows if rows are too few for all multiprocessors.
+    """Return one warp per row, or more for long rows if there are too few rows to keep all
+    multiprocessors busy.
 
     The rows of a block are contiguous along the rows' last axis.
     """
@@ -178,8 +179,9 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
 
 
 def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
-    """Return one thread per row, or more if there are too few rows. Return None if one is enough,
-    or if rows do not fill whole warps: all threads of a block must reach the barriers."""
+    """Return several threads per row if there are too few rows for one thread each. Return None if
+    one thread is enough, or if rows do not fill whole warps: all threads of a block must reach the
+    barriers."""
     slices = 1
     while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
         if terms < 2 * slices * _EACH:
@@ -193,10 +195,10 @@ def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
 def _without_copies(
     sch: Schedule, blocks: list[Any], rows: int, threads: _Threads
 ) -> list[tuple[Any, int]]:
-    """Return the blocks to compute for each row, with their number of results per row.
+    """Inline blocks, and return the others, each with its number of results per row.
 
-    These are the reductions, and intermediates of several results per row that fit into shared
-    memory. All other blocks are inlined.
+    The others are the reductions, and those intermediates with several results per row that fit
+    into shared memory.
     """
     kept, left = [], _SHARED_BYTES
     for block in blocks:
@@ -214,7 +216,8 @@ def _without_copies(
 
 
 def _bind_end(sch: Schedule, end: Any, rows: list[Any], threads: _Threads) -> Any:
-    """Bind the last block to threads, except for its rows; return the loop over a block's rows."""
+    """Bind the loops of the function's last TIR block to threads, except those over rows; return
+    the loop over the rows of a thread block."""
     loops = sch.get_loops(end)
     others = [loop for loop in loops if not any(sch.get(loop).same_as(sch.get(r)) for r in rows)]
     sch.reorder(*rows, *others)
@@ -237,11 +240,11 @@ def _bind_terms(sch: Schedule, loop: Any, threads: _Threads) -> None:
 
 
 def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _Threads) -> bool:
-    """Compute a block for one row at a time; return False if another row needs it as well.
+    """Compute a TIR block for one row at a time; return False if a row needs other rows' results.
 
     `of_row` is the number of its results per row.
     """
-    # All threads of a row get a reduction's result and keep it.
+    # Every thread of a row gets a reduction's result, so the result needs no shared memory.
     sch.set_scope(block, 0, "local" if sch.get(block).init is not None else "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     _, _, *loops = sch.get_loops(block)

@@ -1,4 +1,4 @@
-"""A graph to draw: boxes, and which boxes each of them reads, independent of the file format."""
+"""A graph to draw, independent of the file format: boxes, and the boxes that each of them reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-MANY = 300  # above this number of boxes, each chain is drawn as one box
-_LISTED = 6  # names of a chain's kernels in its box
+MANY = 300  # if there are more boxes than this, each chain is drawn as one box
+_LISTED = 6  # the most kernels of a chain that are listed in its box
 
-# The kind of a kernel, by the first word found in its name; the heaviest kind comes first.
+# The words in a kernel's name that show its kind. Kinds with the most work come first.
 KINDS = {
     "recurrent": ("lstm", "gru", "rnn", "recurr"),
     "attention": ("attention", "flash"),
@@ -24,7 +24,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Weight:
-    """An array that the model holds, under its own name and shape; `size` in bytes."""
+    """An array of the model, with its name, dtype and shape in the model; `size` is in bytes."""
 
     name: str
     text: str  # dtype and shape
@@ -33,9 +33,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Box:
-    """An input, an output or a kernel. `reads` are the positions of boxes that come before it.
+    """An input, an output or a kernel. `reads` has the indices of the boxes that it reads, which
+    come before it.
 
-    `result` is the dtype and shape of its result, `details` is further text for a tooltip.
+    `result` is the dtype and shape of its result, and `details` is more text for a tooltip.
     """
 
     role: str  # "input", "output" or "kernel"
@@ -48,32 +49,32 @@ class Box:
 
     @property
     def weight(self) -> int:
-        """The bytes of the box's weights."""
+        """The number of bytes of the box's weights."""
         return sum(weight.size for weight in self.weights)
 
 
 @dataclass
 class Drawn:
-    """Boxes, each after the boxes that it reads, and the title above them."""
+    """A title, and boxes in an order in which each comes after the boxes that it reads."""
 
     title: str
     boxes: list[Box] = field(default_factory=list)
 
     def add(self, box: Box) -> int:
-        """Append a box; return its position."""
+        """Append a box; return its index."""
         self.boxes.append(box)
         return len(self.boxes) - 1
 
     @property
     def weight(self) -> int:
-        """The bytes of all weights; a weight that several kernels read counts once."""
+        """The number of bytes of all weights; a weight that several kernels read counts once."""
         sizes = {weight.name: weight.size for box in self.boxes for weight in box.weights}
         return sum(sizes.values())
 
 
 def kind_of(name: str) -> str:
     """Return the kind of a kernel or an operator, from its name."""
-    lowered = re.sub("maximum|minimum", "", name.lower())  # of two arrays: not a reduction
+    lowered = re.sub("maximum|minimum", "", name.lower())  # these ops are not reductions
     for kind, words in KINDS.items():
         if any(word in lowered for word in words):
             return kind
@@ -81,8 +82,8 @@ def kind_of(name: str) -> str:
 
 
 def steps_of(name: str) -> tuple[str, ...]:
-    """Return the operations in a kernel's name: fused_conv2d_add1_add2_relu is conv2d, add x 2,
-    relu."""
+    """Return the operations in a kernel's name: "conv2d", "add x 2", "relu" for
+    fused_conv2d_add1_add2_relu."""
     parts = name.removeprefix("fused_").split("_")
     # This drops the number that TVM appends to a repeated name.
     bare = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in parts]
@@ -101,13 +102,13 @@ def bytes_of(extents: Sequence[object], width: int) -> int:
 
 
 def collapsed(drawn: Drawn, most: int = MANY) -> Drawn:
-    """Return the same graph if it has at most `most` boxes; otherwise the graph with every chain of
-    kernels, each read only by the next, as one box with their names and weights."""
+    """Return a graph of at most `most` boxes unchanged. In a larger graph, replace every chain of
+    kernels, each of which only the next one reads, by one box with their names and weights."""
     if len(drawn.boxes) <= most:
         return drawn
     boxes = drawn.boxes
     readers = Counter(i for box in boxes for i in set(box.reads))
-    chain: list[int] = []  # the chain of each box
+    chain: list[int] = []  # the number of each box's chain
     chains: list[list[int]] = []
     for i, box in enumerate(boxes):
         before = set(box.reads)
@@ -120,7 +121,8 @@ def collapsed(drawn: Drawn, most: int = MANY) -> Drawn:
             chain.append(len(chains))
             chains.append([i])
     made = Drawn(drawn.title)
-    # A reader of a chain reads its last box, and comes later; so chains stay in order.
+    # Only the last box of a chain is read from outside, and its readers come later. So the order of
+    # first boxes is an order of chains.
     places: dict[int, int] = {}
     for number in sorted(range(len(chains)), key=lambda n: chains[n][0]):
         members = [boxes[i] for i in chains[number]]

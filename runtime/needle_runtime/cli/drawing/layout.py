@@ -1,9 +1,9 @@
 """Place the boxes of a graph: in layers, from top to bottom, with few crossings.
 
 The method is that of Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
-System Structures", IEEE SMC 11(2), 1981: a box stands below all boxes that it reads; an edge that
-passes through layers takes a place in each; the order in a layer follows the mean of the
-neighbours.
+System Structures", IEEE SMC 11(2), 1981. A box is below all boxes that it reads. An edge that
+passes through layers gets a position in each of them. Each layer is sorted by the mean position of
+a node's neighbours.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SWEEPS = 12  # down and up, first for the order and then for the places
+SWEEPS = 12  # sweeps, alternately down and up, for the order; positions take twice as many
 GAP, THIN, BETWEEN = 28.0, 14.0, 34.0  # between boxes, width of a passing edge, between layers
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The left and top of each box, the points of each edge, and the size of the whole."""
+    """The left and top of each box, the points of each edge, and the size of the whole picture."""
 
     corners: list[tuple[float, float]]
-    edges: list[list[tuple[float, float]]]  # a point at each end, two for each layer it passes
+    edges: list[list[tuple[float, float]]]  # a point at each end, two for each layer it crosses
     width: float
     height: float
 
 
 def place(reads: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]]) -> Placed:
-    """Return places for boxes of `sizes` (width, height); each box reads only boxes before it."""
+    """Place boxes with these `sizes` (width, height); each box reads only boxes before it."""
     if not sizes:
         return Placed([], [], 0.0, 0.0)
     layer = _layers(reads)
@@ -70,7 +70,7 @@ def place(reads: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]]) 
 
 def _layers(reads: Sequence[Sequence[int]]) -> list[int]:
     """Return the layer of each box: one below the lowest box that it reads. A box that reads
-    nothing stands just above the first box that reads it."""
+    nothing is just above the first box that reads it."""
     layer = [0] * len(reads)
     for i, sources in enumerate(reads):
         layer[i] = 1 + max((layer[source] for source in sources), default=-1)
@@ -84,14 +84,15 @@ def _layers(reads: Sequence[Sequence[int]]) -> list[int]:
 def _order(
     members: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]
 ) -> None:
-    """Sort each layer by the mean place of the neighbours, downwards and upwards in turn."""
+    """Sort each layer by the mean position of the neighbours in the layer above or below, in
+    alternating sweeps down and up."""
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         near = above if down else below
         levels = members if down else members[::-1]
         for fixed, level in itertools.pairwise(levels):
             place = {node: i for i, node in enumerate(fixed)}
-            # A node without neighbours in the fixed layer keeps its place in its own layer.
+            # A node without neighbours in the fixed layer keeps its position in its own layer.
             wanted = {
                 node: sum(place[other] for other in near[node]) / len(near[node])
                 if near[node]
@@ -108,9 +109,9 @@ def _centres(
     widths: Sequence[float],
     boxes: int,
 ) -> list[float]:
-    """Return the middle of each box and passing edge: near the mean of its neighbours above or
-    below (in the last sweeps, of both), and apart from the others in its layer. A passing edge
-    weighs more, so that it runs straight."""
+    """Return the horizontal centre of each box and passing edge: near the mean of its neighbours
+    above or below (in the last sweeps, of both), and without overlaps in its layer. A passing edge
+    has a larger weight, so that it runs straight."""
     centres = [0.0] * len(widths)
     for level in members:
         x = 0.0
@@ -136,13 +137,13 @@ def _centres(
 def _apart(
     level: Sequence[int], wanted: Sequence[float], weight: Sequence[float], widths: Sequence[float]
 ) -> list[float]:
-    """Return the places nearest to the wanted ones (least squares) at which neighbours do not
-    overlap, by pooling adjacent violators."""
+    """Return the positions closest to the wanted ones (by least squares) at which neighbours do not
+    overlap. The method is pool adjacent violators."""
     offsets = [0.0]
     for a, b in itertools.pairwise(level):
         gap = GAP if widths[a] != THIN and widths[b] != THIN else GAP / 2
         offsets.append(offsets[-1] + (widths[a] + widths[b]) / 2 + gap)
-    pools: list[list[float]] = []  # sum of weighted wishes, weight, members
+    pools: list[list[float]] = []  # sum of weighted positions, sum of weights, number of members
     for want, offset, heavy in zip(wanted, offsets, weight, strict=True):
         pools.append([(want - offset) * heavy, heavy, 1])
         while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:

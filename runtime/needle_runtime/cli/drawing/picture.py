@@ -1,4 +1,4 @@
-"""Write a picture to a file: SVG, or HTML that scrolls over it."""
+"""Write a picture to a file, as SVG or as an HTML page that scrolls."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def check_picture(path: Path) -> None:
 
 
 def write_picture(drawn: Drawn, path: Path) -> None:
-    """Draw a graph into a file at a `path` that `check_picture` accepts."""
+    """Draw a graph and write it to a `path` that `check_picture` has accepted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_KINDS[path.suffix](collapsed(drawn)), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The graph of an artifact's kernels, from the text of the Relax module beside its library.
+"""Reads the graph of an artifact's kernels from the text of the Relax module beside its library.
 
-TVMScript has Python's syntax, so Python's parser reads it and TVM is not needed.
+TVMScript has Python's syntax, so Python's parser can read it without TVM.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from needle_runtime.errors import ArtifactError
 
 _WIDTHS = {"bool": 1, "bfloat16": 2}  # bytes of dtypes whose names do not give the size
 
-# The sources of a variable: positions of boxes, and weights of the model.
+# The sources of a variable: indices of boxes, and indices of the model's weights.
 Sources = tuple[frozenset[int], frozenset[int]]
 _NOTHING: Sources = (frozenset(), frozenset())
 _CALLS = ("call_tir", "call_tir_inplace", "call_dps_packed", "call_packed", "call_pure_packed")
-# Calls that return their argument under another shape or name.
+# Calls that return their argument with another shape or name.
 _VIEWS = ("reshape", "match_cast", "memory.view")
 
 
 def of_artifact(artifact: Artifact) -> Drawn:
-    """Return the kernels of an artifact, as the library has them before neighbours are merged.
+    """Return the graph of an artifact's kernels, as they are before `merge_kernels`.
 
     Raises ArtifactError if the module's text is missing, has changed, or cannot be parsed.
     """
@@ -79,7 +79,7 @@ def _drawn(artifact: Artifact, function: ast.FunctionDef, packed: ast.FunctionDe
 
 
 def _packed(function: ast.FunctionDef) -> list[frozenset[int]]:
-    """Return the weights that each array of the packing function is made from."""
+    """Return, for each result of the packing function, the weights from which it is computed."""
     (argument,) = function.args.args
     reader = _Reader({}, None, ())
     reader.lists[argument.arg] = None
@@ -94,8 +94,8 @@ def _weight(spec: ArraySpec) -> Weight:
 
 
 class _Reader:
-    """Goes through a function's bindings. `drawn` gets a box for each call of a kernel; without
-    `drawn`, a call passes on the sources of its arguments."""
+    """Goes through a function's bindings. It adds a box to `drawn` for each kernel call. If `drawn`
+    is None, the sources of a call are those of its arguments."""
 
     def __init__(
         self, values: Mapping[str, Sources], drawn: Drawn | None, weights: Sequence[Weight]
@@ -163,7 +163,7 @@ class _Reader:
 
 
 def _statements(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements in order, with those of `with` blocks in their place."""
+    """Return the statements in order; `with` blocks are replaced by their statements."""
     found: list[ast.stmt] = []
     for node in body:
         found += _statements(node.body) if isinstance(node, ast.With) else [node]
@@ -179,7 +179,7 @@ def _joined(value: Any) -> Sources:
 
 
 def _types(nodes: Sequence[Any]) -> list[str]:
-    """Return the tensors that a type in the text names, such as float32(1, 512)."""
+    """Return the tensors in the first of these types that has any, such as float32(1, 512)."""
     for node in nodes:
         found = [] if node is None else [_tensor(each) for each in ast.walk(node)]
         if any(found):

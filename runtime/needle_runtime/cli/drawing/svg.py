@@ -1,4 +1,4 @@
-"""Draw a graph of boxes as an SVG picture, or as an HTML page that scrolls over it."""
+"""Draw a graph of boxes as an SVG picture, or as an HTML page that scrolls."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from needle_runtime.cli.drawing.boxes import KINDS, OTHER, Box, Drawn, Weight
 from needle_runtime.cli.drawing.layout import place
 from needle_runtime.text import counted, printable
 
-# These colours can be told apart also with colour blindness.
+# People with colour blindness can also tell these colours apart.
 COLOURS = {
     **dict(zip(KINDS, ("#8b4fd0", "#d1495b", "#3b82c4", "#d9822b", "#2f9e6e"), strict=True)),
     **{OTHER: "#7f8a99", "input": "#1f2328", "output": "#1f2328"},
 }
-_LETTER = 6.02  # the width of a letter: all text is monospaced, at 10 pixels
+_LETTER = 6.02  # the width of a letter, since all text is monospaced at 10 pixels
 _LINE, _PAD, _COLUMNS = 13.0, 8.0, 38
-_MOST_WEIGHTS = 3  # listed in a box
+_MOST_WEIGHTS = 3  # the most weights that are listed in a box
 _MARGIN, _HEAD = 16.0, 62.0
 
 
 def svg(drawn: Drawn) -> str:
-    """Return the picture: kernels in the colour of their kind, with the shape of their result and
-    their weights; a bar at a box's foot shows its share of all weights' bytes."""
+    """Return the picture. Kernels have the colour of their kind, the shape of their result and
+    their weights; a bar at the bottom of a box shows its share of the bytes of all weights."""
     texts = [_lines(box) for box in drawn.boxes]
     sizes = [_size(box, lines) for box, lines in zip(drawn.boxes, texts, strict=True)]
     placed = place([box.reads for box in drawn.boxes], sizes)
@@ -48,7 +48,7 @@ def svg(drawn: Drawn) -> str:
 
 
 def page(drawn: Drawn) -> str:
-    """Return an HTML page with the picture; it scrolls, and the browser can search its words."""
+    """Return an HTML page with the picture; it scrolls, and the browser can search its text."""
     title = _escaped(drawn.title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -58,7 +58,7 @@ def page(drawn: Drawn) -> str:
 
 
 def amount(size: int) -> str:
-    """Return bytes in a readable form: 812 B, 3.1 kB, 45 MB."""
+    """Return a number of bytes in a readable form, such as 812 B, 3.1 kB or 45 MB."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -68,7 +68,7 @@ def amount(size: int) -> str:
 
 
 def _head(drawn: Drawn) -> str:
-    """Return the title, the counts, and the colours of the kinds that occur."""
+    """Return the head of the picture: title, counts, and the colours of the kinds that occur."""
     kernels = [box for box in drawn.boxes if box.role == "kernel"]
     facts = f"{counted(len(kernels), 'kernel')}, {amount(drawn.weight)} of weights"
     parts = [
@@ -89,7 +89,7 @@ def _head(drawn: Drawn) -> str:
 
 
 def _lines(box: Box) -> list[tuple[str, str]]:
-    """Return the lines of a box as (class, text); the classes are name, text and weight."""
+    """Return the lines of a box as (kind, text); kinds are "name", "text" and "weight"."""
     lines = [("name", line) for line in _filled(box.lines, box.role == "kernel")]
     if box.result:
         lines.append(("text", _short(box.result, keep_end=False)))
@@ -106,7 +106,8 @@ def _lines(box: Box) -> list[tuple[str, str]]:
 
 
 def _filled(steps: Sequence[str], joined: bool) -> list[str]:
-    """Return steps in as few lines as possible, at most three; the steps left over are counted."""
+    """Return the steps in at most three lines, as few as possible; steps that do not fit are
+    counted."""
     if not joined:
         return [_short(steps[0]), *(_short(step, keep_end=False) for step in steps[1:])]
     lines, left = [""], list(steps)
