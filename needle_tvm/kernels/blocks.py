@@ -33,6 +33,7 @@ TILE_VECTORS = (1, 2, 4, 8)
 # An L1 cache of 32 kB in 8 ways: addresses that are a multiple of this many bytes apart map to the
 # same set. Larger caches have more ways, and rarely more sets.
 _SETS, _WAYS = 4096, 8
+L1_BYTES = _SETS * _WAYS
 
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"

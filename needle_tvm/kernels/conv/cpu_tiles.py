@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from needle_tvm._tvm.names import Target
-from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, most_beside
+from needle_tvm.kernels.blocks import L1_BYTES, TILE_VECTORS, item_bytes, most_beside
 from needle_tvm.target.info import target_info
 
 # The cost model for tiles, in units of one multiply-add: the number of multiply-adds that must be
@@ -16,8 +16,9 @@ from needle_tvm.target.info import target_info
 # and after the reduction.
 _IN_FLIGHT = 8  # half as many if the processor executes a vector in two halves
 _LOAD = 0.1  # for a pixel's input, which a multiply-add of AVX-512 reads from memory
-_BROADCAST = 0.7  # for the same load, if it takes its own instruction and register
+_BROADCAST = 0.4  # for the same load, if it takes its own instruction and register
 _WEIGHT = 0.5  # for a vector of weights, which lie further away than the inputs that tiles share
+_NEAR = 0.25  # for the same vector if L1 keeps a tile's weights, on a processor without AVX-512
 _STORE = 3
 _TILE = 20
 
@@ -108,6 +109,7 @@ def _best_tile(
     halved = target_info(target).in_halves
     waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
     load = _LOAD if registers >= 32 else _BROADCAST
+    column = terms * item_bytes(dtype)  # the weights of one channel
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
@@ -115,10 +117,12 @@ def _best_tile(
         most = min(most, most_beside(step))
         each = _HALF if halved and channels <= lanes // 2 else 1
         panels = -(-n // channels)
+        near = registers < 32 and column * channels <= L1_BYTES
+        weights = (_NEAR if near else _WEIGHT) * vectors
         for images, height, span in _patches(batch, rows, columns, most):
             tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
-            term = max(sums * each, waiting) + load * tile.pixels + _WEIGHT * vectors
+            term = max(sums * each, waiting) + load * tile.pixels + weights
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
             cycles = tiles * (terms * term + _STORE * sums + _TILE)
             if cycles < least:
