@@ -1,7 +1,7 @@
 # The environment, the build, and the commands a person or CI types. Everything lives in .venv.
 #
 #   make          builds the native backend into .venv        make run     evaluates the MLP
-#   make test     the default test suite                       make bench   against its peers
+#   make test     the default test suite                       make bench   compares it with peers
 #   make help     everything else
 
 PYTHON ?= python3
@@ -143,7 +143,7 @@ bench-operations: build peers
 bench-recurrence: build peers
 	$(PY) -m bench.recurrence --out $(OUT)/bench $(ARGS)
 
-# ARGS="--onnxruntime-include FOLDER", with the headers that its wheel lacks, adds its C++ call.
+# ARGS="--onnxruntime-include FOLDER" adds ONNX Runtime's C++ call; its wheel lacks these headers.
 bench-shipping: build peers
 	$(PY) -m bench.shipping --out $(OUT)/bench $(ARGS)
 

@@ -1,4 +1,5 @@
-"""Prints requirements of the two projects here, one per line: `requirements.py build NAME...`.
+"""Prints requirements of this repository's two projects, one per line:
+`requirements.py build NAME...`.
 
 `build` stands for the build requirements of both (with CMake and Ninja, which scikit-build-core
 would otherwise add by itself) and for their dependencies. Every other name is an extra of the first

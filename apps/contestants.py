@@ -1,9 +1,9 @@
 """needle's own contestants, each run in a child process: the eager model, its training step, and
-the compiled model, called as its users call it or as code alone.
+the compiled model (called as users call it, or its code alone).
 
-Each function is a factory of needle_runtime.process.timing: it returns (call, outputs). It imports
+Each function is a factory for needle_runtime.process.timing: it returns (call, outputs). It imports
 only modules that the contestant needs, so that each process is like one that a user would run.
-The calls of an inference take several sets of inputs in turn (`fresh`).
+Inference calls cycle through several sets of inputs (`fresh`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EAGER = "needle eager"
 _NEAR_ZERO = 1e-5  # allowed error relative to the largest element, added to MODEL * magnitude
 RUNTIME = ", runtime"  # suffix of a contestant that calls needle_runtime with NumPy arrays
 CODE = ", code"  # suffix of a contestant whose inputs are converted or bound beforehand
-SETS = 4  # number of input sets that the calls of a contestant take in turn
+SETS = 4  # number of input sets that a contestant's calls cycle through
 
 
 class Disagreement(RuntimeError):
@@ -59,7 +59,7 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def fresh(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     """Return SETS sets of inputs in separate memory: the given arrays, then the arrays with their
-    elements rolled by one place, by two, and so on. An index stays within its range."""
+    elements rolled by one position, by two, and so on. Inputs that are indices stay in range."""
     return [[np.roll(array, places) for array in arrays] for places in range(SETS)]
 
 
@@ -131,7 +131,7 @@ def load_needle(
     return model, state, as_tensors(load_arrays(inputs), place)
 
 
-# The learning rates of a training contest, the same for each side: COMPARED_RATE for the step whose
+# The learning rates of all contestants in a training contest: COMPARED_RATE for the step whose
 # results are compared, TIMED_RATE for the timed steps. At the first rate, thousands of steps on one
 # batch would bring the loss to zero, and gradients to denormal numbers, which are slow.
 COMPARED_RATE = 1e-3
@@ -212,8 +212,8 @@ def executable(
     inputs: str,
     choices: Mapping[str, Any],
 ) -> Calls:
-    """Return a contestant that calls the result of needle_tvm.compile, with the keywords `choices`,
-    on Tensors. The code comes from the cache if it is there."""
+    """Return a contestant that calls the model, compiled by needle_tvm.compile with the keywords
+    `choices`, on Tensors. The code comes from the cache if it is there."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)
@@ -277,7 +277,7 @@ def check_agreement(
 ) -> None:
     """Raise Disagreement, naming the contestant, if its outputs differ from the first contestant's.
 
-    `allowed` maps contestants that compute in less precision to their allowed error, relative to
+    `allowed` maps contestants that compute with less precision to their allowed error, relative to
     the largest magnitude of an output. This check finds a wrong set-up, not rounding; the parity
     ladder measures the rounding itself.
     """

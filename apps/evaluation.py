@@ -183,7 +183,7 @@ def compile_stages(
     def step(number: int, rung: Rung, text: str | Status) -> None:
         if report is None:
             return
-        if isinstance(text, str):  # a line of `compile` may begin with the stage
+        if isinstance(text, str):  # a message of `compile` may begin with the stage
             text = f"{rung.name}: {text.removeprefix(f'{rung.stage}: ')}"
         report(number, len(rungs), text)
 
@@ -289,8 +289,8 @@ def is_digits(name: str, subject: Subject) -> bool:
 
 
 def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, Any]:
-    """Return the test accuracy of the eager model and of each stage, and whether all predict the
-    same; stages whose matmuls take narrow operands are left out of that comparison."""
+    """Return the test accuracy of the eager model and each stage, and whether their predictions are
+    identical. That comparison leaves out stages whose matmuls take narrow operands."""
     images, labels = digits.test_set()
     batch = len(subject.inputs[0])
     predictions = {EAGER: digits.predict(subject.model, images, batch)}

@@ -1,6 +1,6 @@
 """The stages and the rungs that tvm_eval.py compiles a model through.
 
-Each rung adds one step to the rung before it. `needle_tvm.compile` makes all of them: a rung
+Each rung adds one step to the rung before it. `needle_tvm.compile` compiles all of them: a rung
 between two stages is the higher stage with the passes and rules of later steps disabled.
 """
 

@@ -1,7 +1,7 @@
-"""Frameworks that run the ONNX file of a model, exported by PyTorch. Each is set up for the lowest
+"""Frameworks that run a model's ONNX file, written by PyTorch. Each is set up for the lowest
 latency in float32 and called as its users call it, or with inputs and outputs `bound`.
 
-Each function is a factory of needle_runtime.process.timing; `onnx` is the file, `inputs` the saved
+Each function is a factory for needle_runtime.process.timing; `onnx` is the file, `inputs` the saved
 inputs in the graph's order.
 """
 

@@ -38,7 +38,7 @@ def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.
 
 
 def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> dict[str, np.ndarray]:
-    """Return `of` each parameter (its gradient, say) with needle's names and layout."""
+    """Return of(parameter) for each parameter (its gradient, say), in needle's names and layout."""
     found = {}
     for parameter in model.parameters():
         name, axes, shape = parameter.origin

@@ -1,7 +1,7 @@
 """Other frameworks that run the same model, and the packages and options that each needs.
 
-Each peer is a contestant of needle_runtime.process.timing in its own process, with the same weights
-and inputs as ours. `PEERS` describes each peer under the key that selects it.
+Each peer is a contestant for needle_runtime.process.timing in its own process, with our weights and
+inputs. `PEERS` describes each peer under the key that selects it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXPORT_SECONDS = 300.0
 class Peer:
     """One way to run a model.
 
-    `factory` is a factory of needle_runtime.process.timing. Factories in onnx_peers.py get an ONNX
+    `factory` is a factory for needle_runtime.process.timing. Factories in onnx_peers.py get an ONNX
     file, the others the arguments of torch_peers.load. `modules` and `programs` must be installed.
     With `images` the peer takes only models with inputs of four axes; with `gpu` it also runs on a
     GPU; `without` names twins that it cannot run. A `slow` peer takes so long to compile or to run
@@ -133,7 +133,7 @@ def contestants(
     file runs only in peers that read it. `options` are the options of the model's factory in
     needle; `images` says that an input has four axes; `device` is PyTorch's name of the device, and
     `precision` PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a
-    peer reads one; `axes` of the only input get these names there, and no fixed size. Raises
+    peer reads one; in it, `axes` of the only input are dynamic and have these names. Raises
     needle_tvm's ChildError if PyTorch cannot write it.
     """
     if model.onnx and device == "cpu":
@@ -178,7 +178,7 @@ def readers(
 def _each(
     chosen: Sequence[tuple[Peer, Mapping[str, Any]]], threads: int, code: bool
 ) -> list[Contestant]:
-    """Return peers' contestants with their factories' arguments; with `code`, also bound ones."""
+    """Return contestants from peers and their factories' arguments; with `code`, bound ones too."""
     return [
         contestant(peer, given, threads, bound)
         for bound in ((False, True) if code else (False,))

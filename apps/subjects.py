@@ -70,12 +70,12 @@ class Subject:
         return needle_tvm.compile(self.model, *self.tensors, threads=threads, **search)
 
     def to_compile(self, name: str, **options: Any) -> dict[str, Any]:
-        """Return a setup of `bench.compiling.serve` that compiles the model with these options."""
+        """Return a setup for `bench.compiling.serve` that compiles the model with these options."""
         path = str(self.folder / name.replace(" ", "-"))
         return {"recipe": self.recipe, "options": options, "path": path}
 
     def exact(self) -> list[np.ndarray]:
-        """Return the float64 outputs for each set of inputs, op by op on the NumPy device."""
+        """Compute the float64 outputs for each set of inputs, op by op on the NumPy device."""
         graph = trace(self.model, *self.tensors)
         found = []
         for arrays in fresh(self.inputs):
@@ -89,7 +89,7 @@ class Subject:
         return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
     def called(self, name: str, threads: int, **search: Any) -> Contestant:
-        """Return the compiled model as a contestant that is called with Tensors, as users do.
+        """Return the compiled model as a contestant that is called with Tensors, as users call it.
 
         It is compiled here; the contestant's process loads it from needle_tvm's cache.
         """
@@ -127,7 +127,7 @@ class Subject:
 
     def peers(self, names: Collection[str], threads: int, **more: Any) -> list[Contestant]:
         """Return the peers among `names` (keys of apps/peers.py) that are installed and can run
-        this model; `more` may have their `device`, or `code`."""
+        this model; `more` may set `device` and `code` (see `peers.contestants`)."""
         return peers.contestants(
             self.kind,
             self.files,

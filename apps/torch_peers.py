@@ -1,6 +1,7 @@
 """PyTorch contestants, and PyTorch's exports for other contestants: ONNX and torch.export.
 
-Each contestant is a factory of needle_runtime.process.timing and gets needle's weights and inputs.
+Each contestant has a factory for needle_runtime.process.timing, which gets needle's weights and
+inputs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from needle_runtime.text import error_line
 from needle_tvm import terminal
 
 CHECKPOINT = ".checkpoint.safetensors"
-_QUIET_SECONDS = 5.0  # least time between progress lines within an epoch
+_QUIET_SECONDS = 5.0  # minimum time between progress lines within an epoch
 
 
 class Task:
@@ -51,7 +51,7 @@ class Task:
         raise NotImplementedError
 
     def begin_epoch(self) -> None:
-        """Prepare an epoch; called before the first batch of an epoch."""
+        """Prepare an epoch; called before its first batch."""
 
     def evaluate(self) -> dict[str, float]:
         """Return test metrics by name; the model is in eval mode."""
@@ -74,7 +74,7 @@ class Progress:
 def add_arguments(
     parser: argparse.ArgumentParser, epochs: int | None, batch: int | None, out: str
 ) -> None:
-    """Add the options of all training scripts. With `epochs` or `batch` None the script decides."""
+    """Add the options of all training scripts. A script sets `epochs` and `batch` that are None."""
     add = parser.add_argument
 
     def default(value: int | None) -> str:
@@ -143,7 +143,7 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
 def train(task: Task, options: argparse.Namespace, report: terminal.Progress) -> Progress:
     """Train to the end or until stopped, and write a checkpoint in either case.
 
-    Raises UsageError if there is no checkpoint to resume or if its run had other settings. After
+    Raises UsageError if there is no checkpoint to resume or if its settings were different. After
     Ctrl-C or SIGTERM, raises KeyboardInterrupt or SystemExit when the current step has ended.
     """
     settings, path = {**task.settings, "epochs": options.epochs}, beside(options.out, CHECKPOINT)

@@ -79,8 +79,8 @@ def chosen(
 
 
 def drawn(seed: int, count: int) -> list[Case]:
-    """Return models of random shapes, the same for a seed: MLPs, convolutional nets and encoders in
-    turn, named after their shapes."""
+    """Return models whose random shapes depend only on the seed: MLPs, convolutional nets and
+    encoders in turn, named after their shapes."""
     rng = random.Random(seed)
 
     def between(least: int, most: int) -> int:

@@ -18,10 +18,10 @@ _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#
 def draw_ratios(
     result: Mapping[str, Any], path: Path, quantity: str = "time", better: str = "faster"
 ) -> None:
-    """Draw a row for each case, with a dot and quartiles for each contestant that is called the way
-    users call it. A dot shows the contestant's time divided by that of our own contestant (the
-    last, if there are several), on a log scale. Draw nothing if no case has one of our contestants.
-    `quantity` and `better` are words for the label of the axis."""
+    """Draw a row for each case, with a dot and quartiles for each contestant, except those that
+    call compiled code directly. A dot shows the contestant's time divided by that of our own
+    contestant (the last, if there are several), on a log scale. Draw nothing if no case has one of
+    our contestants. `quantity` and `better` are words for the label of the axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 

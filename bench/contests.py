@@ -33,7 +33,7 @@ from needle_runtime.text import error_line
 from needle_tvm import terminal
 
 Block = TypeVar("Block")
-AGAIN = 4  # times as many rounds for a case that the first run does not decide
+AGAIN = 4  # factor on the rounds of a case that the first run does not decide
 
 NOTES = (
     f"contestants are called as users call them, on {SETS} sets of inputs in turn; X{CODE}: X's "
@@ -88,9 +88,9 @@ def run(
     with the float64 outputs `exact`, if given, otherwise with the first entry's results. With
     `exact`, `error` is the largest error of each contestant relative to the largest magnitude of
     the output. Operands of matmuls and convolutions are rounded to `precision`. Results may differ
-    by `tolerance` of the largest magnitude, or by more where precision or device require it.
-    `calls` compares each contestant with the entry of its code, if there is one: the seconds by
-    which a call takes longer, round by round.
+    by `tolerance` times the largest magnitude, or by more if the precision or the device requires
+    it. `calls` compares each contestant with the entry of its code alone, if there is one: it has
+    the seconds that a call takes in addition, round by round.
 
     `failed` maps the name of each contestant that was left out to the reason. A peer that fails is
     left out; if the contest is not `strict`, so is any contestant that fails or gives a different
@@ -236,7 +236,7 @@ def code_of(name: str) -> str:
 
 
 def is_called(name: str) -> bool:
-    """Return whether a contestant is called the way users call it, in the first of several ways."""
+    """Return whether users call the contestant this way: not its code alone, nor the runtime."""
     return not name.endswith((CODE, RUNTIME))
 
 
@@ -246,14 +246,14 @@ def is_ours(name: str) -> bool:
 
 
 def base(case: Mapping[str, Any]) -> str | None:
-    """Return the contestant of ours that peers are compared with: the last in a case that is called
-    the way users call it. None if there is no such contestant."""
+    """Return the name of the case's contestant that peers are compared with: the last one of ours
+    that is called the way users call it, or None."""
     return next((name for name in reversed(case["ratios"]) if is_called(name)), None)
 
 
 def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fastest`: the peer, called the way users call it, with the lowest ratio to `base`;
-    without a peer, return an empty dict."""
+    """Return {"fastest": name} for the peer with the lowest ratio to `base`, among peers called the
+    way users call them; without a peer, return an empty dict."""
     name = fastest(case["ratios"].get(base(case), {}), code=False)
     return {"fastest": name} if name else {}
 

@@ -94,8 +94,8 @@ def run(
 
 
 def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
-    """Return the names with any of the parts, or all names without parts. Raises UsageError if no
-    name has any of them."""
+    """Return the names that contain any of the parts, or all names if `parts` is empty. Raises
+    UsageError if no name contains any."""
     found = [name for name in names if not parts or any(part in name for part in parts)]
     if not found:
         raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")

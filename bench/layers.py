@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:
     """Return the contestants, whose files are in the folder, and PyTorch's results in float64.
 
-    The compiled layer and the peers are called as users call them and, where possible, as code.
+    The compiled layer and the peers are called as users call them and, where possible, again as
+    code alone.
     """
     import torch
 

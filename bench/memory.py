@@ -1,10 +1,11 @@
 """Code of the child processes that measure memory and first results. The measured process imports
 only the modules that it needs.
 
-Peaks of a training step: `step` and `jax_step` are factories of needle_runtime.process.timing.
+Peaks of a training step: `step` and `jax_step` are factories for needle_runtime.process.timing.
 Their output is one array with one number: the most bytes of arrays alive at any time in the step,
 minus the bytes alive before it. Two steps run first, so that parameters, optimizer state and caches
-exist. Memory of a library other than arrays (packing buffers of a matmul, say) is never counted.
+exist. Memory that a library uses for anything but arrays (a matmul's packing buffers, say) is never
+counted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CALLS = 3  # calls before memory is measured: some memory grows in the second c
 
 
 def step(factory: str, how: str, **kwargs: Any) -> Calls:
-    """Return a contestant; its output is a call's peak, counted by the function `how` here."""
+    """Return a contestant; its output is a call's peak, by the function `how` of this module."""
     call, *_ = load_function(factory)(**kwargs)
     count = load_function(f"{__name__}:{how}")
 
@@ -37,7 +38,7 @@ def step(factory: str, how: str, **kwargs: Any) -> Calls:
 
 
 def of_needle(call: Callable[[], object]) -> int:
-    """Return the peak of a call as needle counts it: the bytes of arrays as they come and go."""
+    """Return the peak of a call as needle counts it: the most bytes of arrays alive at once."""
     import needle as ndl
 
     device = ndl.cpu()
@@ -101,7 +102,7 @@ def _allocated() -> int:
 
 
 def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """As a service, answer when the first result is there, and later with its peak memory."""
+    """As a service, answer at the first result, and after further calls with the peak memory."""
     call, _ = load_function(setup["factory"])(**setup["kwargs"])
     call()
     yield {}
@@ -111,9 +112,9 @@ def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dic
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this program had resident.
+    """Return this program's peak resident memory in bytes.
 
-    ru_maxrss would be wrong: it begins with the parent's memory at the start of this process.
+    ru_maxrss would be wrong: it includes the parent's memory at the start of this process.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

@@ -1,8 +1,7 @@
 """Single operations, most of them in three sizes, for `bench.operations`.
 
-Each case of `CASES` has a function that draws the inputs for a size. For needle and for PyTorch it
-has a function of a size that returns the function to call on these inputs. Cases with a name that
-this version of needle lacks are left out.
+Each case of `CASES` has a function that draws the inputs for a size and, for needle and for
+PyTorch, a function that takes a size and returns the function to call on these inputs.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ def _of_matrix(
 def _of_elements(
     needle: Callable[..., Any], torch: Callable[..., Any] | None = None, count: int = 1
 ) -> Case:
-    """Return a case of an elementwise function of positive operands; without `torch` both packages
-    have the same expression."""
+    """Return a case of an elementwise function of positive operands. Without `torch`, the function
+    `needle` serves both packages."""
     both = torch or needle
     return Case(
         _LINES,
@@ -176,16 +175,15 @@ def _associative(
 
 
 def _convolution(kind: str, *sizes: Size) -> Case:
-    """Return a case of a convolution. A size has the input's size (n, channels, *extents), then
+    """Return a case of a convolution. A size lists the input's size (n, channels, *extents), then
     the outputs, kernel, stride, padding and, if transposed, output padding."""
     end = 2 + int(kind[-2])
     return _of_layer(kind, sizes, lambda size: (size[:end], (size[1], *size[end:])))
 
 
 def _small(function: Callable[..., Any]) -> Case:
-    """Return a case whose time is spent between Python and the kernel. `function` takes either
-    package and, by the names of its arguments, vectors `a` and `b` of ten elements or a matrix `M`
-    of sixteen."""
+    """Return a case that measures the overhead of a call. `function` takes either package and, by
+    the names of its arguments, vectors `a` and `b` of ten elements or a matrix `M` of sixteen."""
     shapes: dict[str, Size] = {"a": (10,), "b": (10,), "M": (4, 4)}
     names = list(inspect.signature(function).parameters)[1:]
 

@@ -97,8 +97,8 @@ def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> h
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each case: the times of the fastest other contestant and of each other
-    contestant over ours, with quartiles."""
+    """Return a row for each case: our time, and the ratios of the other contestants' times to ours,
+    with quartiles; the fastest of them comes first."""
     names = list(dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {})))
     rows = [["case", OURS, "fastest other", "its time / ours", *(f"{n} / ours" for n in names)]]
     for case in cases:

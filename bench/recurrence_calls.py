@@ -1,4 +1,4 @@
-"""The contestants of `bench.recurrence`: factories of needle_runtime.process.timing.
+"""The contestants of `bench.recurrence`: factories for needle_runtime.process.timing.
 
 Each contestant gets files of the input x, of shape (steps, batch, ...), and of the weights. In mode
 `forward` a call's weights are constants. In mode `gradient` a call takes weights as inputs, as
@@ -34,7 +34,7 @@ def needle_function(name: str, weights: Sequence[Any]) -> Callable[..., Any]:
     def bind(given: Sequence[Any]) -> None:
         each = iter(given)
         for (cell,) in module.layers():
-            # A trace refuses assignments.
+            # Ordinary assignment to attributes is refused while tracing.
             vars(cell).update({key: next(each) for key in ("W_ih", "W_hh", "bias_ih", "bias_hh")})
 
     bind(weights)

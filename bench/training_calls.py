@@ -1,4 +1,4 @@
-"""The contestants of `bench.training_steps`: factories of needle_runtime.process.timing.
+"""The contestants of `bench.training_steps`: factories for needle_runtime.process.timing.
 
 A call is a whole step on the next batch of a file: forward, loss, backward, clipping by norm,
 AdamW, and the loss read. All contestants begin with the weights of a file. The outputs are the
@@ -56,7 +56,7 @@ def load_batches(path: str, convert: Callable[[np.ndarray], Any]) -> list[list[A
 def _written(
     framework: Any, model: Any, loss: Callable[..., Any], batches: list[Any], **optimizer: Any
 ) -> tuple[Callable[..., Any], Callable[..., Calls]]:
-    """Return a step as users write it, in needle and in PyTorch, and a factory of its calls."""
+    """Return a step as users write it, and a function that makes a contestant of a step."""
     for module in model.train().modules():
         if isinstance(module, framework.nn.Dropout):
             module.p = 0.0  # frameworks draw different random numbers
@@ -78,7 +78,7 @@ def _written(
 
 
 def needle(name: str, weights: str, batches: str, compiled: bool, dtype: str = "float32") -> Calls:
-    """Return a contestant: needle's eager step or, `compiled`, `needle_tvm.jit` of it."""
+    """Return a contestant: needle's step, eager or, with `compiled`, under needle_tvm.jit."""
     import needle as ndl
 
     def convert(array: np.ndarray) -> Any:

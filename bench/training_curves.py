@@ -121,8 +121,9 @@ def compare(name: str, optimizer: str, options: argparse.Namespace) -> dict[str,
 
 
 def goes_on(training: Training, step: Any, steps: int) -> dict[str, bool]:
-    """Return whether two processes with only the exported step, one after another, have the same
-    losses and state as one process alone, and whether that process has the losses of the step."""
+    """Return whether two processes that run the exported step, the second from the first one's
+    state, have the same losses and state as one process that runs all calls, and whether that
+    process has the losses of the compiled step."""
     numbers = range(steps, steps + 2 * HALF)
     with scratch_folder("needle-bench-") as folder:
         step.export(folder / "step", calls=2 * HALF)

@@ -199,8 +199,8 @@ def gnn(framework: Any) -> Made:
 
 
 def pinn(framework: Any, functional: bool = False) -> Made:
-    """Return a network for Burgers' equation u_t + u u_x = nu u_xx. The loss has second derivatives
-    by `autograd.grad` or, with `functional`, by `func.grad`."""
+    """Return a network for Burgers' equation u_t + u u_x = nu u_xx. The loss takes second
+    derivatives with `autograd.grad` or, if `functional`, with `func.grad`."""
     nn = framework.nn
     sizes = 2, 64, 64, 64
     hidden = [layer for i, o in itertools.pairwise(sizes) for layer in (nn.Linear(i, o), nn.Tanh())]

@@ -27,7 +27,7 @@ OURS = "needle jit"
 TORCH, COMPILE, JAX = apps.peers.TORCH_EAGER, "torch.compile", "JAX jit"
 NAMES = (contests.EAGER, OURS, TORCH, COMPILE, JAX)
 PEERS = ("torch", "jax")  # keys of apps.peers
-BATCHES = 8  # number of batches that steps take in turn
+BATCHES = 8  # number of batches that the steps cycle through
 # Allowed differences of losses, relative to the largest; `check_agreement` adds 1e-4 of each loss.
 # Batch norms over 16 numbers, and AdamW, whose steps do not shrink with the gradient, turn rounding
 # in the first step into a difference of 4e-3 in the fifth.
@@ -146,7 +146,7 @@ def table(cases: Sequence[Mapping[str, Any]]) -> tables.Rows:
 
 
 def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the peak bytes of a step of each contestant."""
+    """Return each contestant's peak bytes in a step."""
     ways = {contests.EAGER: "of_needle", OURS: "of_code", TORCH: "of_torch", COMPILE: "of_torch"}
     with scratch_folder("needle-bench-") as folder:
         probes = []

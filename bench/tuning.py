@@ -1,11 +1,11 @@
 """Compare schedules after equal minutes: our rules alone, our search, and TVM's tune_relax.
 
-Our search gets the minutes. TVM's search then gets as many seconds as our search took from the call
-to the compiled library. Each search runs in its own process with an empty store. TVM's search is
+Our search runs for --minutes. TVM's search then gets the time that our search took from the call to
+the compiled library. Each search runs in its own process with an empty store. TVM's search is
 the documented pipeline for static shapes with packed weights: gradient scheduler, evolutionary
 search and xgboost, with batches small enough that every kernel gets one. Both searches time a
-candidate as TVM does by default: 3 calls, or more until 100 ms have passed. Our search also checks
-every candidate's results.
+candidate as TVM does by default: 3 calls, or more if these take less than 100 ms. Our search also
+checks every candidate's results.
 
 Each model's results are saved when they are complete; the same command then runs the models that
 are left.
@@ -95,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the report in the file if it has the same machine and searches, or a new one."""
+    """Return the report in the file, or a new one if there is no file. Raises UsageError if the
+    file is from another machine or has results of other searches."""
     report = contests.new_report(options) | {
         "head": f"# Searching for {options.minutes:g} minutes\n\n`{options.command}`\n\n"
         f"![The times of each model over those with our search]({options.name}.png)",

@@ -6,7 +6,7 @@
     python -m bench.zoo --table                          # the results so far
 
 The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in
-its own process with a time limit, and adds to zoo.jsonl a line of JSON with each step's result:
+its own process with a time limit, and appends a line of JSON to zoo.jsonl with each step's result:
 
 - load: `needle.torch.load`; eager: needle's run of the model; onnx: ONNX Runtime's run of the file
   that `needle.onnx.export` writes; gradients: the gradients of the parameters of 30 models
@@ -104,7 +104,7 @@ def _in_a_process(group: str, name: str, steps: Sequence[str], asked: argparse.N
 
 
 def _known(path: Path) -> dict[str, Found]:
-    """Return the last line of each model and step."""
+    """Return the latest result of each step of each model."""
     known: dict[str, Found] = {}
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
         known.setdefault(row["model"], {}).update(row)

@@ -38,8 +38,8 @@ _LAYERS = frozenset(
 
 
 def _shallow(config: Any) -> Any:
-    """Return the configuration with at most two layers and 1000 tokens, also in its parts; lists
-    with an entry for each layer are cut."""
+    """Limit a configuration and its parts, in place, to two layers and 1000 tokens, and return it.
+    Lists with an entry for each layer are cut."""
     from transformers import PretrainedConfig
 
     named = dict(vars(config))

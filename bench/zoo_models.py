@@ -68,7 +68,7 @@ class Classifier(nn.Module):
 
 
 class Translator(nn.Module):
-    """Sequence to sequence with attention (Luong et al., 2015), with the targets given."""
+    """Sequence to sequence with attention (Luong et al., 2015), with teacher forcing."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _torchvision(name: str) -> Made:
 
 
 def images(count: int, size: int) -> torch.Tensor:
-    """Return random images whose neighbouring pixels are alike."""
+    """Return random images whose neighbouring pixels are similar."""
     return functional.interpolate(torch.randn(count, 3, 7, 7), (size, size), mode="bicubic")
 
 

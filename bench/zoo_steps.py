@@ -52,8 +52,8 @@ def made(group: str, name: str) -> Any:
 
 
 class Subject:
-    """A model, also as a function of tensors, with its example and PyTorch's results for it. Files
-    go to `folder`; `options` are the options of the command."""
+    """A model, the same model as a function of tensors, its example inputs, and PyTorch's results
+    for them. Files go to `folder`; `options` are the options of the command."""
 
     def __init__(self, group: str, name: str, folder: Path, options: argparse.Namespace) -> None:
         import torch
@@ -180,8 +180,8 @@ def _compiled(
 
 
 def gradients(subject: Subject) -> Found:
-    """Compare gradients with PyTorch's. If PyTorch's float32 gradients differ as much from its
-    float64 gradients (an element is on the edge of a ReLU), the comparison is made in float64."""
+    """Compare gradients with PyTorch's. If PyTorch's float32 and float64 gradients differ as much
+    (an element is on the edge of a ReLU, say), compare in float64."""
     import torch
 
     import needle.torch
@@ -252,8 +252,8 @@ def _far(found: Arrays, wanted: Arrays) -> Found:
 
 
 def times(subject: Subject) -> Found:
-    """Return a report of one contest, with the profile of our kernels. Raises RuntimeError if ours
-    fails or its results differ from PyTorch's."""
+    """Return a report of one contest, with the profile of our kernels. Raises RuntimeError if our
+    contestant fails or its results differ from PyTorch's."""
     from needle_tvm.frontend.loaded_models import graph_of
 
     options, threads = subject.options, subject.options.threads

@@ -1,7 +1,7 @@
 """Compare needle's defaults with PyTorch's, in Markdown tables: python docs/defaults.py [--write].
 
-One table has the default arguments of every layer, loss, optimizer and schedule that both libraries
-have, the other the distributions of initial values. --write puts the tables into
+One table lists the default arguments of every layer, loss, optimizer and schedule that both
+libraries have; the other lists the distributions of initial values. --write puts the tables into
 docs/coming-from-pytorch.md.
 """
 
@@ -70,8 +70,8 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 class Arguments(NamedTuple):
-    """Default arguments by name: equal ones, and each side's arguments that the other lacks or
-    has with another value."""
+    """Default arguments by name: those equal in both libraries, and those of each library that the
+    other lacks or has with another value."""
 
     both: dict[str, Any]
     needle: dict[str, Any]

@@ -1,11 +1,11 @@
-"""Find habits of prose, in docstrings, comments and pages, that readers stumble over: `make lint`.
+"""Find habits of prose that readers stumble over, in docstrings, comments and pages: `make lint`.
 
     python -m docs.prose            # every file that git knows, except tests and measured results
     python -m docs.prose README.md  # these files
 
 Each rule is a pattern with advice and an example; a rule is worth having only if it raises almost
-no false alarms. Ruff checks the mood of docstrings (D401, D402). No pattern finds
-the rest: docs/contributing/prose.md.
+no false alarms. Ruff checks the mood of docstrings (D401, D402). docs/contributing/prose.md shows
+habits that no pattern finds.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def of_text(text: str) -> Iterator[tuple[Rule, str]]:
 
 
 def passages(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line numbers and texts: a Python file's docstrings and comments, the comments of C++,
-    the paragraphs of a page without its code."""
+    """Yield line numbers and texts: the docstrings and comments of a Python file, the comments of a
+    C++ file, or the paragraphs of a page without its code."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
@@ -110,7 +110,7 @@ def passages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _joined(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield comments, lines that follow one another as one text."""
+    """Yield comments; those on consecutive lines are joined into one text."""
     start, last, words = 0, -1, ""
     for number, text in lines:
         if number == last + 1:
@@ -125,7 +125,7 @@ def _joined(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is found in the named files, or in all; return 1 if there is anything."""
+    """Print the findings in the named files, or in all files; return 1 if there are any."""
     if arguments:
         paths = [Path(name) for name in arguments]
     else:

@@ -1,7 +1,8 @@
 """Write the reference as Markdown pages, from the docstrings: `python docs/reference.py OUT`.
 
 A page has all public names of one module: the names in its `__all__`, or, for `needle.ops`, the
-functions of the registry. Site builders need not change the pages. Examples are fenced as `pycon`.
+functions of the registry. A site builder can use the pages as they are. Examples are fenced as
+`pycon`.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ PAGES = (
     "needle_tvm.errors",
 )
 
-# Users get these from functions and do not construct them: their constructors are not shown.
+# Users get these from functions and do not construct them, so their constructors are not shown.
 _GIVEN = ("Device", "Executable", "Group", "Node", "IndexUpdate", "Program", "TensorTuple", "Value")
 _MORE = {"needle": ("needle.methods.indexed_update.IndexUpdate", "needle.backend_ndarray.Device")}
 
-_INSIDE = "\n\nFor those who change this package:"
+_INSIDE = "\n\nFor developers of this package:"
 
 _OPS = """\
 Each function is also `ndl.NAME`, and a method of Tensor if NumPy or PyTorch has such a method.
@@ -169,7 +170,7 @@ def members(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 
 def markdown(text: str) -> str:
-    """Return a docstring as Markdown: with fenced examples, and with plain stars escaped."""
+    """Return a docstring as Markdown: with fenced examples and escaped stars."""
     blocks = []
     for block in re.split(r"\n{2,}", text):
         if block.startswith(">>>"):
@@ -182,7 +183,8 @@ def markdown(text: str) -> str:
 
 
 def call(text: str) -> str:
-    """Return a name and its arguments as a block of code, broken only between arguments."""
+    """Return a name and its arguments as a block of code, with line breaks only between
+    arguments."""
     glued = text.replace(" ", "\0").replace(",\0", ", ")  # so that lines end only after commas
     lines = textwrap.wrap(glued, 88, subsequent_indent="    ", break_long_words=False)
     return "\n".join(["```python", *lines, "```"]).replace("\0", " ")
@@ -194,7 +196,8 @@ def home_of(entry: Entry) -> Entry:
 
 
 def section(entry: Entry) -> str:
-    """Return an entry's heading, signature and docstring; for a class, also its methods'."""
+    """Return an entry's heading, signature and docstring; a class's methods follow in the same
+    form."""
     lines = [f'<a id="{entry.name}"></a>', "", f"## {entry.name}", ""]
     if signature := signature_of(entry.value):
         lines += [call(entry.full_name + signature), ""]
@@ -212,7 +215,8 @@ def section(entry: Entry) -> str:
 
 
 def index(found: list[Entry]) -> str:
-    """Return a table of the page's names, grouped by the first sentence of their source file."""
+    """Return a table of the page's names, grouped by the first sentence of their module's
+    docstring."""
     groups: dict[str, list[str]] = {}
     for entry in found:
         file = sys.modules.get(getattr(entry.value, "__module__", None) or entry.page)
@@ -231,7 +235,8 @@ def page_name(page: str) -> str:
 
 
 def about(page: str) -> str:
-    """Return the text at the top of a page: the module's docstring without the part on files."""
+    """Return the text at the top of a page: the module's docstring without its notes for
+    developers."""
     if page == "needle.ops":
         return _OPS
     return markdown(text_of(importlib.import_module(page)).partition(_INSIDE)[0])

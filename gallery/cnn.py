@@ -2,7 +2,7 @@
 
 The same small filters are applied at every position, so the network needs few weights. Training
 shifts each image by up to a pixel, which gives nine times as many images. The picture shows the
-first filters' answers to a digit, and the test images that are still misread.
+first filters' responses to a digit, and the test images that are still misread.
 
 Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition"
 (1998).

@@ -126,8 +126,9 @@ class Lesson:
     ) -> None:
         """Compile, export, reload and compare the model; save the picture and the figures.
 
-        `score` is the model's `metric` on data outside its training data; `baseline` is the metric
-        of `against`. Raises SystemExit if the library's results differ from the eager model's.
+        `score` is the model's `metric` on data outside its training data; `baseline` is the same
+        metric of the simpler method, which `against` names. Raises SystemExit if the library's
+        results differ from the eager model's.
         """
         out: Path = self.options.out
         out.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ class Lesson:
 
 
 def predict(model: Any, *arrays: Any) -> Any:
-    """Return the eager model's result in NumPy arrays, in eval mode and without gradients."""
+    """Return the eager model's result as NumPy arrays, in eval mode and without gradients."""
     was_training = model.training
     model.eval()
     with ndl.no_grad():
@@ -198,7 +199,8 @@ def predict(model: Any, *arrays: Any) -> Any:
 
 
 def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
-    """Return each encoder layer's attention (N, tokens, tokens) of every token to every other."""
+    """Return each encoder layer's attention (N, tokens, tokens), from every token to every
+    token."""
     attentions = [layer.self_attn for layer in layers]
     seen: list[Any] = []
     hooks = [a.register_forward_hook(lambda _, given, y: seen.append(given[0])) for a in attentions]

@@ -1,8 +1,9 @@
 """A selective state-space model (S6) learns to keep letters and to ignore the rest.
 
-It reads 24 symbols, four letters and the others empty, and then four question marks, at which it
-must give the letters in order. The input decides how fast the state decays and what the step adds
-to it; `needle.scan` runs the steps. The picture shows how much of the state each symbol replaces.
+It reads 24 symbols, of which four are letters and the others blanks, and then four question marks,
+at which it must give the letters in order. The input decides how fast the state decays and what the
+step adds to it; `needle.scan` runs the steps. The picture shows how much of the state each symbol
+replaces.
 
 Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces" (2023),
 section 3, without convolution and gate; the task is their selective copying.
@@ -22,7 +23,8 @@ lesson = Lesson(steps=1000)
 
 
 class S6(nn.Module):
-    """Maps (time, batch, WIDTH) to the same shape; without `memory` each step's state is new."""
+    """Maps (time, batch, WIDTH) to the same shape; without `memory`, each step starts from a zero
+    state."""
 
     def __init__(self, memory):
         super().__init__()

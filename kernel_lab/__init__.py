@@ -13,8 +13,9 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
   rung's docstring gives its reason, and `expected` its speed-up over the rung it starts from; a
   rewrite of the definition is a separate rung. `registry` lists both without importing TVM.
 - `run` builds the rungs, checks them and the peers against NumPy in float64, times them in one
-  contest, and returns the plain data of `results`. `table` prints this data and `report` makes a
-  page of it. `search` finds the last rungs: over a few knobs of our own, and by meta_schedule.
+  contest, and returns the plain data of `results`. `table` prints this data and `report` makes an
+  HTML page of it. `search` finds the last rungs by searches: one over a few knobs of our own, one
+  by meta_schedule.
 - `trace` runs scheduled code in Python and records every access, even of GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
   the smallest that holds two whole tiles along each axis. `diagrams` draws the trace. For the
@@ -23,7 +24,7 @@ The lab uses TVM through needle_tvm and does not use needle. Importing this pack
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.
-- `own_schedule` is `show`: it checks, counts, draws and times a reader's schedule. `exercises`
+- `own_schedule` has `show`, which checks, counts, draws and times a reader's schedule. `exercises`
   judges the files in the folder `exercises`.
 - `source` joins a rung's code with the helpers that it uses. `docs/website/atlas.py` writes a page
   for each ladder with the code, the changes, a picture and the prediction of each of its rungs.

@@ -1,6 +1,6 @@
 """Build scheduled modules into shared libraries, for this machine or for another GPU.
 
-Imports TVM's compiler when used.
+The functions import TVM's compiler when they are called.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def processor(target: Target) -> Processor:
 
 
 def compile_module(module: IRModule, target: Target) -> Any:
-    """Compile to TVM's runtime module. For a GPU it holds CUDA source, which needs no nvcc yet."""
+    """Compile to TVM's runtime module. A GPU's module holds CUDA source; nvcc is not needed yet."""
     from needle_tvm._tvm.names import tvm
 
     # Only copies that a schedule marks asynchronous become cp.async.

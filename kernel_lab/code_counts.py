@@ -48,8 +48,8 @@ def instructions(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def hot_part(text: str) -> HotPart:
-    """Return the innermost loop or straight-line block with the most arithmetic. Among equals, a
-    loop comes before a block, and a longer part before a shorter one.
+    """Return the innermost loop or straight-line block with the most arithmetic. In a tie, a loop
+    goes before a block, and a longer part before a shorter one.
 
     An innermost loop is a backward jump with no other backward jump inside. A block goes from label
     to label; if everything was unrolled, the work is in a block.

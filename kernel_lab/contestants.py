@@ -1,4 +1,5 @@
-"""Factories for needle_runtime.process.timing, which a contest's child processes run.
+"""Factories of contestants for needle_runtime.process.timing; a contest's child processes call
+them.
 
 Each returns (call, outputs) and imports only the modules that its contestant needs.
 """
@@ -77,7 +78,8 @@ def torch_peer(
     precision: str = "float32",
 ) -> Calls | ClockedCalls:
     """Set up PyTorch to compute a workload without autograd. `precision` is "float32" (without
-    TF32), "tf32", or the dtype of floating operands; results are float32, or integers."""
+    TF32), "tf32", or the dtype of floating-point operands. Floating-point results are returned as
+    float32."""
     import torch
 
     torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
 """Compile many GPU rungs at once: most of nvcc's time goes into headers that all of them include.
 
-Every kernel is renamed, and its text is marked as a file with the rung's name, so that messages of
-nvcc and ptxas name the rung.
+Every kernel is renamed, and a #line directive gives its code the rung's name as a file name, so
+that messages from nvcc and ptxas name the rung.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class ContestantError(LabError):
 
 
 class WrongResult(ContestantError):
-    """The result of a rung or a peer differs from NumPy's in float64."""
+    """The result of a rung or a peer differs from NumPy's float64 result."""
 
 
 class NotCompiled(ContestantError):

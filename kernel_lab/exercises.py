@@ -2,9 +2,10 @@
 
 An exercise is a file `exercises/LESSON_NUMBER_name.py`. Its docstring states the task, and `...`
 marks the blanks to fill. Its function `check()` yields judgements. A judgement is a `Shown` from
-`kernel_lab.show`, or a tuple: a bool, a text that says what was found, and optionally the reason
-that it is wrong, which is printed only if the bool is False. The first judgement that is not right
-decides. A `Shown` that was made beside a rung is timed if it is right.
+`kernel_lab.show`, or a tuple of a bool, a text that says what was found and, optionally, the reason
+for a wrong result, which is printed only if the bool is False. The first judgement that is not
+right decides the verdict. A `Shown` that compares the schedule with a rung (`beside`) is timed if
+it is right.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NAME = re.compile(r"(\d+)_(\d+)_\w+\.py")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on an exercise, whose number is such as "3.1". `state` is RIGHT, WRONG or
+    """The verdict on an exercise. `number` is a text such as "3.1". `state` is RIGHT, WRONG or
     UNWRITTEN, and `text` says what is right, or what is wrong and where."""
 
     number: str
@@ -119,7 +120,7 @@ def _judged(judgements: Any) -> str:
 
 
 def _told(path: Path, error: Exception) -> str:
-    """Return an error's type and message, and the last line of the file that led to it."""
+    """Return an error's type and message, and the line of the file at `path` that led to it."""
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
         return said

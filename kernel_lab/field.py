@@ -61,7 +61,7 @@ class Field:
             self.entries.append(entry)
 
     def add_peer(self, entry: RungResult) -> None:
-        """Add the peer of this entry."""
+        """Add the peer that `entry` names."""
         (peer,) = (p for p in peers.of(self.workload, self.device) if p.name == entry.name)
         threads = self.case.processor.cores if self.device == "cpu" else available_cores()
         self.add(entry, peers.contestant(peer, self.workload, self.inputs, self.case.size, threads))

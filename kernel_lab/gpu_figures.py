@@ -120,7 +120,7 @@ def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]
 
 def _width(kernels: Sequence[Kernel], access: str) -> int:
     """Return the bytes that each thread accesses at once in PTX if all such accesses are vectors of
-    one width. Otherwise return 0, and the accesses of the schedule's own loops count."""
+    one width. Otherwise return 0, so that the accesses of the schedule's own loops are counted."""
     found = {width for kernel in kernels for width in kernel.counts.accesses.get(access, {})}
     return _JOINED.get(found.pop(), 0) if len(found) == 1 else 0
 

@@ -1,6 +1,6 @@
 """A rung's code at each stage: TVMScript, LLVM or CUDA, assembly or PTX, with instruction counts.
 
-Imports TVM's compiler when used.
+The functions import TVM's compiler when they are called.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _cut(line: str) -> str:
 
 
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
-    """Return an HTML table with the two texts side by side, with the changes within a line marked.
+    """Return an HTML table with the two texts side by side and the changes within a line marked.
 
     Only `context` unchanged lines around each change are kept. Lines are matched with difflib's
     SequenceMatcher (Ratcliff and Obershelp's pattern matching).

@@ -1,4 +1,4 @@
-"""Measure this machine's limits, and bound the time of a function of known work from below.
+"""Measure this machine's limits, and give a lower bound on the time of a function of known work.
 
 `kernel_lab.roofline` and `bench.cpu.kernels` compare kernels with these limits. The model is from
 S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
@@ -80,7 +80,8 @@ class Limits:
 
 
 def floor(limits: Limits, flops: float, bytes: float) -> float:
-    """Return the fewest seconds a function of this work can take, by arithmetic or by traffic.
+    """Return a lower bound on the seconds that this work takes, from its arithmetic and its
+    traffic.
 
     The bound is only as good as the two figures; `work` says what they count.
     """
@@ -105,9 +106,9 @@ def work(function: PrimFunc) -> tuple[int, int]:
 def peak(cores: int, registers: int, lanes: int) -> Probe:
     """Build a probe of arithmetic: chains of multiply-adds on every core, without memory traffic.
 
-    `lanes` is the number of float32 values in a register. The product a = a x + a is one fused
-    multiply-add that depends on the previous one; half of the vector registers as independent
-    chains hide its latency. With x = 0 it stays at one.
+    `lanes` is the number of float32 values in a register. The step a = a x + a is one fused
+    multiply-add that depends on the previous one; independent chains in half of the vector
+    registers hide its latency. With x = 0, a stays 1.
     """
     from needle_tvm._tvm.names import Schedule, te, tirx
 
@@ -173,11 +174,11 @@ def triad(cores: int, lanes: int, working_set: int) -> Probe:
 def probe(request: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the limits in about a second; a service function.
 
-    The request holds `threads`, or a `target` with that many `num-cores`. The probes are compiled
-    for the target if given, else for this machine. Returns the values of `Limits.to_json`. The
-    kernels are timed in alternating blocks, and the fastest block of each counts: a limit is not an
-    average, and other work that runs for a moment slows only one block. Run this function in a
-    separate process, because TVM reads the number of its threads once.
+    The request holds `threads`, or a `target` whose `num-cores` is that number. The probes are
+    compiled for the target if given, else for this machine. Returns the values of `Limits.to_json`.
+    The kernels are timed in alternating blocks, and the fastest block of each counts: a limit is
+    not an average, and other work that runs for a moment slows only one block. Run this function in
+    a separate process, because TVM reads the number of its threads once.
 
     Raises TuningError if this process's thread pool has a different number of threads.
     """

@@ -1,6 +1,6 @@
 """Judge a schedule that the reader has written: check, count, draw and time it.
 
-`kernel_lab.show` is `show` below. Imports TVM's compiler when used.
+`kernel_lab.show` is `show` below. The functions import TVM's compiler when they are called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 5
 _SECONDS_BLOCK = 0.05
-_YOURS = "yours"  # the contestant's name: a rung may have the function's name
+_YOURS = "yours"  # the contestant's name: a rung may already have the function's name
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Shown:
     def lines(self) -> dict[str, int]:
         """Cache lines of 64 bytes that the instructions touch, by buffer of global memory.
 
-        Each load or store counts every time. On a GPU, an instruction is that of a whole warp. The
+        Each load or store counts every time. On a GPU, a whole warp executes one instruction. The
         dict is empty if the schedule has no result.
         """
         if self._trace is None:
@@ -151,7 +151,8 @@ class Shown:
 
     @cached_property
     def gpu(self) -> GpuFigures | None:
-        """The sectors and banks of a GPU kernel, and what nvcc makes of it: registers, occupancy.
+        """The sectors and banks of a GPU kernel, and its registers and occupancy as nvcc compiles
+        it.
 
         None for a CPU, and if the schedule has no result. Without nvcc, `missing` says so.
         """

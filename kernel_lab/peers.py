@@ -1,4 +1,5 @@
-"""Peers: other libraries that compute the same workload, set up as their own experts would."""
+"""Peers: other libraries that compute the same workload, set up as their own experts would set them
+up."""
 
 from __future__ import annotations
 

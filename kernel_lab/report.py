@@ -273,7 +273,7 @@ def pictured(result: LabResult) -> list[str]:
 
 
 def _side_by_side(result: LabResult) -> str:
-    """Return the pictured rungs of a CPU ladder that did not fail, side by side."""
+    """Return a stepper of the pictured rungs of a CPU ladder, except failed rungs, side by side."""
     if result.device != "cpu":
         return ""
     ladder = registry.ladder(result.workload, result.device)

@@ -1,4 +1,5 @@
-"""The parts of the report about one rung: its reason, its difference, its code, its accesses."""
+"""The parts of the report about one rung: its reason, its changes to the rung before, its code, its
+accesses."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _DETAIL = 160  # steps of the picture that shows single accesses
 
 def reason(entry: RungResult) -> str:
     """Return the reason for the rung, and a sentence on its expected and measured gain."""
-    # A docstring's lines end where the source's do; only its blank lines mean something.
+    # Line breaks in a docstring only wrap the text; a blank line starts a new paragraph.
     parts = [f"<p>{html.escape(' '.join(text.split()))}</p>" for text in entry.reason.split("\n\n")]
     if entry.expected is not None and entry.after is not None:
         low, high = entry.expected
@@ -94,7 +95,7 @@ def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
 
 
 def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
-    """Return a report's figures of a trace, by kind."""
+    """Return the pictures of a trace that a report shows, by kind."""
     space_time = diagrams.space_time
     drawn = {"space-time": space_time(trace, f"{title}: accesses over time", note)}
     last = int(trace.time.max())
@@ -119,13 +120,16 @@ def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
 
 
 def _verdict(scaled: ScaledTrace) -> str:
-    differs = f"differs from NumPy's in float64 by {scaled.error:.0e} of the largest value"
+    differs = (
+        f"differs from NumPy's float64 result by at most {scaled.error:.0e},"
+        " relative to the largest value"
+    )
     lines = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
     trace = scaled.trace
     if trace.device == "gpu":
         findings = gpu.findings(trace)
         lines += findings or [
-            "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
+            "Found no idle lanes, uncoalesced accesses, bank conflicts or loads of unset memory."
         ]
         return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
     for name, size in statistics.model_caches(trace).items():

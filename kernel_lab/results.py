@@ -21,7 +21,7 @@ from kernel_lab.occupancy import Occupancy
 from kernel_lab.workload import Published
 from needle_runtime.process.timing import Spread
 
-_POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
+_POSSIBLE = 1.05  # the largest share of the roofline that a sound measurement can show
 
 # Kinds of rungs. "rewrite" changes the definition (the algorithm or the layout it works on) and
 # keeps the schedule; "schedule" changes only the schedule; "failed" is a step that was worth a try
@@ -32,8 +32,8 @@ KINDS = ("naive", "rewrite", "schedule", "failed", "search", "peer")
 
 @dataclass(frozen=True)
 class Check:
-    """A rung's largest difference from NumPy in float64, relative to the largest magnitude of the
-    result, and the tolerance."""
+    """A rung's largest difference from NumPy's float64 result, relative to the result's largest
+    magnitude, and the tolerance."""
 
     error: float
     tolerance: float
@@ -132,8 +132,8 @@ class RungResult:
     highest factor) compare with. `explained` is the rung's explanation for a measured factor
     outside the expected range. `launch_seconds` is the time of a whole call on a GPU, with launch
     and wait; `seconds` is then the device's time alone. `precision` is the dtype that operands are
-    rounded to; below "float32" the arithmetic is not the workload's own. `static` holds the figures
-    of a GPU rung that need no run, if they were requested.
+    rounded to; below "float32" the arithmetic is not the workload's own. `static` holds a GPU
+    rung's static figures, which need no run, if they were requested.
     """
 
     name: str

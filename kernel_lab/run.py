@@ -38,10 +38,11 @@ class Request:
     `keep_going`, a rung or peer that fails or is wrong does not end the run: it is left out, and
     its `refused` holds the reason. `arch` is the GPU architecture to compile for, such as "sm_75",
     if nothing is timed; None means this machine's GPU, or the newest that the lab knows. With
-    `static`, the rungs of a GPU are compiled and traced for the figures that need no GPU
-    (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries` has filled: with
-    it, nothing is compiled, and the compiler need not be installed. `others` are further
-    contestants, each made from the path of the saved inputs.
+    `static`, a GPU ladder's rungs are also compiled and traced, to get the numbers that can be
+    found without a GPU (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries`
+    has filled: with it, nothing is compiled, and the compiler need not be installed. `others` are
+    further contestants: each is a result entry and a function that makes the contestant, given the
+    path of the saved inputs.
     """
 
     workload: str
@@ -202,8 +203,8 @@ def _searches(
 
 
 def _found(name: str, reason: str, after: str, look: Callable[[], search.Found]) -> RungResult:
-    """Return a search's best schedule as a rung; if it found none, the rung is refused with the
-    reason."""
+    """Return a search's best schedule as a rung; if it found none, the rung is refused and holds
+    the reason."""
     entry = RungResult(name, "search", reason, after=after)
     try:
         best = look()
@@ -235,13 +236,14 @@ def _why_untimed(request: Request) -> str | None:
 
 
 def check_arch(request: Request) -> None:
-    """Raise LabUsageError if `arch` is given, unless it is a GPU's and nothing is timed."""
+    """Raise LabUsageError if `arch` is given but the device is not a GPU, or something is to be
+    timed."""
     if request.arch is None:
         return
     generation(request.arch)
     if request.device != "cuda":
         raise LabUsageError(
-            f"arch {request.arch}: is a GPU architecture, but the device is a CPU: leave it out"
+            f"arch {request.arch} is a GPU architecture, but the device is a CPU: omit arch"
         )
     if request.timed:
         raise LabUsageError(
@@ -293,7 +295,7 @@ def _measure(
 def hold_contest(
     contest: Field, rounds: int, block_seconds: float, say: Progress
 ) -> dict[str, timing.Result]:
-    """Return the result of each contestant of a field by name."""
+    """Time the contestants of a field side by side; return their results by name."""
     found = timing.contest(
         contest.contestants,
         rounds=rounds,
@@ -358,7 +360,8 @@ def own_time(outcome: timing.Result) -> timing.Result:
 
 
 def surprises(factor: float, expected: tuple[float, float] | None) -> bool:
-    """Return whether a factor is below half or above 1.5 times the expected range."""
+    """Return whether a factor is below half the lower end of the expected range or above 1.5 times
+    its upper end."""
     return expected is not None and not 0.5 * expected[0] <= factor <= 1.5 * expected[1]
 
 

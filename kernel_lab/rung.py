@@ -18,7 +18,7 @@ ScheduleFunction = Callable[["Schedule", Case], Any]
 Definition = Callable[[Case], list[Any]]
 Claim = Callable[[Size], "str | None"]
 
-# The first words of the paragraphs of a rung's docstring that are shown separately.
+# The first words of those paragraphs of a rung's docstring that are shown separately.
 _PREDICTION, _PICTURE = "Prediction:", "Picture:"
 
 
@@ -98,7 +98,7 @@ class Rung:
 
     @property
     def source(self) -> str:
-        """The Python source of the schedule function, and for a rewrite also of the definition."""
+        """The Python source of the schedule function, and, for a rewrite, of the definition."""
         parts = [inspect.getsource(self.schedule)]
         if self.rewrites:
             parts.insert(0, inspect.getsource(self.define))

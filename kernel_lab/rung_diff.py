@@ -1,6 +1,6 @@
 """The changes that a rung makes in the TVMScript of the rung that it starts from.
 
-Imports TVM's compiler when used.
+The functions import TVM's compiler when they are called.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def scaled_trace(
 ) -> ScaledTrace:
     """Trace a rung at the smallest size at which its loops behave as at the case's own size.
 
-    `drawn_size` chooses it. If that makes more than `limit` accesses, the largest dimension whose
-    half the rung claims (or else the largest) is halved repeatedly. Sizes that TVM cannot lower are
+    `drawn_size` chooses it. While that makes more than `limit` accesses, a dimension is halved: the
+    largest whose half the rung claims, or else the largest. Sizes that TVM cannot lower are
     skipped. Raises TraceTooLarge if no size is left, and whatever `trace` raises.
     """
     start = drawn_size(workload, rung, case)

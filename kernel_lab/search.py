@@ -39,7 +39,8 @@ _BLOCKS, _BLOCK_SECONDS = 5, 0.02
 
 @dataclass(frozen=True)
 class Space:
-    """A family of schedules: `define(case, knobs)`, `schedule(sch, case, knobs)`, and all knobs."""
+    """A family of schedules: `define(case, knobs)`, `schedule(sch, case, knobs)`, and
+    `knobs(case)`, all choices of knobs."""
 
     define: Callable[[Case, Knobs], list[Any]]
     schedule: Callable[[Schedule, Case, Knobs], Any]

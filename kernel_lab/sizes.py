@@ -63,8 +63,8 @@ def _is_true(predicate: Any) -> bool:
 def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     """Return the smallest size at which the rung's loops behave as at the case's own size.
 
-    From the last dimension to the first, each dimension is made as small as `Nest.shows` allows, by
-    doubling from the workload's `drawn`.
+    From the last dimension to the first, each dimension gets the smallest value that `Nest.shows`
+    allows, found by doubling from the workload's `drawn`.
     """
     return dict(_drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)[0])
 
@@ -72,8 +72,9 @@ def drawn_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
 def checked_size(workload: Workload, rung: Rung, case: Case) -> dict[str, Any]:
     """Return a small size at which each tile is cut as at the case's own size.
 
-    It is `drawn_size` with longer dimensions: divided by the extent of any loop over a tile, each
-    leaves the same remainder as the case's own dimension. It is at most the case's own size.
+    It is `drawn_size` with longer dimensions: each leaves the same remainder as the case's own
+    dimension when it is divided by the extent of any loop over a tile. It is at most the case's own
+    size.
     """
     size, tiles = _drawn(workload.drawn, rung, tuple(case.size.items()), case.processor)
     longer = {
@@ -111,8 +112,7 @@ def _drawn(
 
 def common_size(workload: Workload, rungs: Iterable[Rung], case: Case) -> dict[str, Any]:
     """Return a size at which every rung has two whole tiles along each axis. Each dimension is the
-    largest of those at which the rungs are drawn. Failed rungs, which may have huge tiles, do not
-    count."""
+    largest in any rung's `drawn_size`. Failed rungs, which may have huge tiles, do not count."""
     standing = [rung for rung in rungs if rung.kind != "failed"]
     sizes = [drawn_size(workload, rung, case) for rung in standing] or [dict(case.size)]
     return {

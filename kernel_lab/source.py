@@ -16,8 +16,8 @@ _COLUMNS = 100  # columns of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:
-    """Return by name the constants and the lab's own functions that a function uses, then the
-    function.
+    """Return the code of the constants and the lab's own functions that a function uses, and of the
+    function itself, by name.
 
     If two functions have the same name, the key of the second begins with its module. Docstrings,
     decorators and imports are left out.
@@ -29,8 +29,8 @@ def parts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def listing(pieces: dict[str, str]) -> str:
-    """Return pieces of `parts` as one text: constants in lines, then functions with space between
-    them."""
+    """Return pieces of `parts` as one text: constants on a line each, then functions with blank
+    lines between them."""
     functions = [text for text in pieces.values() if text.startswith("def ")]
     numbers = [text for text in pieces.values() if not text.startswith("def ")]
     return "\n\n\n".join(["\n".join(numbers)] * bool(numbers) + functions)

@@ -73,12 +73,12 @@ class Workload:
     """One computation on arrays, of float32 unless `dtypes` says otherwise.
 
     `sizes` holds the sizes of interest by device, the default first. `define(case)` returns its TE
-    tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
-    `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
-    (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
-    `dtypes` are the dtypes of the inputs and the output; if empty, all are float32. `drawn(size)`
-    are the smallest dimensions worth a picture, given the dimensions that come later in the size.
-    `published` lists the published figures by device.
+    tensors, inputs first, the output last. `reference(size, inputs)` computes the output in
+    float64. `shapes(size)` are the shapes of the inputs and the output. `flops(size)` counts useful
+    arithmetic: a multiply-add is two operations, and padding counts nothing. `terms(size)` is the
+    length of the longest sum. `dtypes` are the dtypes of the inputs and the output; if empty, all
+    are float32. `drawn(size)` are the smallest dimensions worth a picture, given the dimensions
+    that come later in the size. `published` lists the published figures by device.
     """
 
     name: str
@@ -162,8 +162,8 @@ class Workload:
         """Return the allowed difference from the reference, relative to the result's largest
         magnitude.
 
-        Sums are float32; sums of integers are exact, so the tolerance is 0. If `precision` says
-        that operands are rounded further ("float16", or "tf32", which keeps as many bits), each
+        Sums are float32. Sums of integers are exact, so their tolerance is 0. `precision` may say
+        that operands are rounded further ("float16", or "tf32", which keeps as many bits). Each
         operand is rounded once, so this part of the tolerance does not grow with the sum's length.
         """
         sums = relative_tolerance(self.result_dtype, self.terms(size))

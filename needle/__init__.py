@@ -10,9 +10,9 @@ For developers of this package:
 - A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
   that its op's gradient reads. A backward pass releases these values as soon as it has read them,
   unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.
-- Each buffer counts in-place writes. If a kept value is overwritten, through any view, backward
-  therefore raises an error instead of computing a wrong gradient. Writes by other libraries to
-  shared memory (DLPack) are not counted.
+- Each buffer counts in-place writes. So if a kept value was overwritten, through any view, backward
+  raises an error instead of computing a wrong gradient. Writes by other libraries to shared memory
+  (DLPack) are not counted.
 - `trace` runs a model on shapes instead of values and records a `Graph`. Parameters keep their
   `state_dict` names. Reading a value while tracing raises an error that names the module and op.
 - `sizes` has dims: sizes that stay open until compiled code is called. Before an op is recorded,
@@ -25,8 +25,7 @@ For developers of this package:
 - `common.keywords` checks the keywords of public functions, methods and constructors: every name
   for an axis works (`axis`, `dim`), and the error for an unknown keyword names the right one.
   `autograd.destination` reads the arguments of `to`.
-- `func` has transforms of functions, such as gradients; they use only the engine's
-  `vector_jacobian`.
+- `func` has function transforms, such as gradients; they use only the engine's `vector_jacobian`.
 - `serialize` writes a safetensors file whole or not at all. `training_state` writes a whole
   training state into one such file.
 - `distributed` trains one model in several processes. Hooks on the parameters sum the gradients

@@ -109,8 +109,8 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
     (None: its extent). With `norm` "backward" the result is not divided; "forward" divides it by n,
     and "ortho" by the square root of n.
 
-    Integers give float64; halves are computed in float32. Raises ShapeError if the extent of the
-    last axis is not 2 or n is below 1, ValueError for any other norm, and TraceError while
+    Integers give float64; half precision is computed in float32. Raises ShapeError if the extent of
+    the last axis is not 2 or n is below 1, ValueError for any other norm, and TraceError while
     tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))
@@ -135,8 +135,8 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the first n // 2 + 1 elements along `axis` of the `fft` of real numbers `a` (..., n,
-    ...). The result is complex. The elements that it leaves out are conjugates of these. Otherwise,
-    this function is like `fft`.
+    ...). The result is complex. The elements left out are conjugates of the returned ones.
+    Otherwise, this function is like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -152,8 +152,8 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
     with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements are
-    read. The imaginary part of the first element counts as 0; if n is even, so does that of the
-    last element. Otherwise, this function is like `ifft`.
+    read. The imaginary part of the first element counts as 0, and so does the last element's if n
+    is even. Otherwise, this function is like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]

@@ -173,14 +173,14 @@ def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> n
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
-    """Return float64 values, normally distributed, drawn on the host. Raises TraceError while
+    """Return normally distributed float64 values, drawn on the host. Raises TraceError while
     tracing."""
     drawn, part = whole_batch(shape)
     return _draw("normal", "normal", mean, std, drawn)[part]
 
 
 def draws_on_the_host() -> bool:
-    """Return whether NumPy draws all numbers of this thread: before `manual_seed`, and in
+    """Return whether NumPy draws all numbers of this thread, as it does before `manual_seed` and in
     `using`."""
     return _own.generator is not None or _generator is None
 

@@ -1,4 +1,4 @@
-"""Tensors on disk as safetensors: the length of a JSON header in 8 bytes, the header, raw values.
+"""Tensors in safetensors files: 8 bytes with the length of a JSON header, the header, raw values.
 
 Format: https://github.com/huggingface/safetensors#format. Reading a file executes nothing in it.
 """
@@ -38,7 +38,7 @@ _DTYPES = {
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
 _MAX_HEADER = 100_000_000  # the format's own limit
 _MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's limits
-_shown = reprlib.Repr()  # quotes a file's contents in messages, short and shallow
+_shown = reprlib.Repr()  # quotes a file's contents in messages, truncated
 _shown.maxstring = _shown.maxother = 100
 
 

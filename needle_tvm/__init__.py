@@ -3,7 +3,7 @@
 The names below load on first use, so commands and programs that only read artifacts import neither
 needle nor TVM's compiler. `needle_runtime` runs exported models.
 
-For those who change this package:
+For developers of this package:
 
 The folders are the stages of the compiler. docs/architecture.md lists them and says which folders
 each of them may import. Errors and commands may quote text from files and other machines, so

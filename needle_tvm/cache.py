@@ -4,9 +4,9 @@ An entry is an artifact without weights, named by the SHA-256 of everything that
 compiler's output. So a changed model, target or version gets another entry, and a stale entry is
 never used.
 
-The code in entries is executed. So everything from the cache's folder down is created for its owner
-only, and is used only if nobody but this user and root could have written it: `checked` enforces
-this for an entry, and `check` for the record store, before either is read.
+The code in entries is executed. So the cache's folder and everything in it are created for their
+owner only, and used only if nobody but this user and root could have written them. `checked`
+enforces this for an entry, and `check` for the record store, before either is read.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def key(
 ) -> dict[str, Any]:
     """Return the key of one compiled stage, as JSON values.
 
-    `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` for a graph with ops that
-    are not needle's. `target` and `stage` are the compilation's. `search` is
+    `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` for a graph with ops
+    defined outside needle. `target` and `stage` are the compilation's. `search` is
     `tune.options.Options.cache_key()`, `disable` names the passes and rules left out, `products` is
     `lower.variant.Choice.key`, and `precision` is the precision that operands of matmuls are
     rounded to.
@@ -114,8 +114,8 @@ def writing(entry: Path) -> Iterator[Path]:
     """Yield a new folder for an `entry`, like `replacing.writing`, readable only by its owner.
 
     Removes remnants of killed processes in the cache, and anything in the entry's place that is not
-    an artifact. Raises ArtifactError if the entry cannot be written (an OSError is its cause) or if
-    its folders belong to others (it has no cause).
+    an artifact. Raises ArtifactError if the entry cannot be written (its `__cause__` is an OSError)
+    or if its folders belong to others (without a cause).
     """
     try:
         _remove_unless_folder(entry.parent)
@@ -178,8 +178,8 @@ def _remove_unless_whole(entry: Path) -> None:
 
 
 def checked(entry: Path) -> Artifact:
-    """Check that an `entry` is safe to use and return its artifact, or the artifact of a folder
-    returned by `write`.
+    """Return the artifact of an `entry`, or of a folder returned by `write`, after checking that it
+    is safe to use.
 
     Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's name does not match
     its key.

@@ -13,7 +13,8 @@ from needle_tvm.errors import CompilationError
 if TYPE_CHECKING:
     from needle.autograd import Node
 
-_MESSAGE = "Error message: "  # in TVM's page-long report about a schedule, the message follows it
+# TVM's page-long report about a schedule has this marker just before the message.
+_MESSAGE = "Error message: "
 
 # TVM's prefix to a hand-written message: "Check failed: (a) is false: ", or
 # "Check failed: a <= b (3 vs. 2) : ".

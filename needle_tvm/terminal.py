@@ -84,7 +84,7 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said = ""
-        self._pending = ""  # the last state of a search that was not printed yet
+        self._pending = ""  # the last status of a search, if it was not printed yet
         self._best: dict[str, float | None] = {}
         self._next = 0.0
 

@@ -18,7 +18,7 @@ from typing import Any
 @dataclass(frozen=True)
 class Model:
     """A model: its factory; the function of apps/peer_models.py that makes it in PyTorch ("" if
-    there is none); the batches of a whole benchmark run, its own batch first; and the options that
+    there is none); the batches of a whole benchmark run, its default first; and the options that
     the factory takes besides the batch. `onnx` is the path of a model from an ONNX file."""
 
     factory: str

@@ -16,7 +16,7 @@ BATCH = 1
 IMAGE = 112
 WIDTH = 32
 CLASSES = 1000
-STRIDES = (1, 2, 1, 2, 1)  # one per block; the first, and each of stride 2, doubles the channels
+STRIDES = (1, 2, 1, 2, 1)  # one per block; the first and the stride-2 blocks double the channels
 
 
 class Separable(nn.Module):

@@ -51,8 +51,8 @@ def matmul(
 
 
 class Tiny(nn.Module):
-    """relu(x @ weight + bias) of each of `count` inputs, each with its own Linear. The overhead of
-    a call takes longer than the arithmetic."""
+    """relu(x @ weight + bias) for each of `count` inputs, with a separate Linear for each. The
+    overhead of a call takes longer than the arithmetic."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

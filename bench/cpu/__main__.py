@@ -2,7 +2,7 @@
 frameworks. Each framework is called as its users call it.
 
 Besides times, the benchmark measures each model's kernels against the limits of this machine, and
-the cost of compiling, of a first result and of memory. Options measure something else instead:
+the time to compile and to a first result, and the memory. Options measure something else instead:
 --ablation, the gain of each pass and schedule rule; --tails, the slowest of many calls while other
 processes keep the cores busy; --beside, eager and compiled in one process; --sizes, one artifact
 for all sizes.

@@ -1,5 +1,5 @@
-"""The gain of each pass and schedule rule: a model compiled without it, compared with the model
-compiled with all of them."""
+"""The gain of each pass and schedule rule: a model compiled without this part, compared with the
+model compiled with all parts."""
 
 from __future__ import annotations
 

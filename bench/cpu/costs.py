@@ -18,9 +18,10 @@ _SECONDS = 600.0  # time limit of a child's answer
 
 
 def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[str, Any]:
-    """Return the costs as JSON values: the seconds to `compile` without a search, the part of them
-    that the final `check` takes and, for each of `entries`, `first`, the seconds from the start of
-    its process to its first result, and `bytes`, its peak memory."""
+    """Return the costs as JSON values. `compile` is the seconds to compile without a search, and
+    `check` the part of them that the final check takes. `processes` has, for each of `entries`,
+    `first`, the seconds from the start of its process to its first result, and `bytes`, its peak
+    memory."""
     setup = subject.to_compile("fresh", threads=threads, recompile=True)
     fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
     environment = {**thread_environment(threads), **fresh}

@@ -1,5 +1,5 @@
 """One artifact for all sizes, compared with one for only the current size, and with ONNX Runtime
-and OpenVINO with dynamic axes. All are called as users call them, ours by needle_runtime with
+and OpenVINO with dynamic axes. All are called as users call them, ours through needle_runtime with
 arrays.
 """
 
@@ -69,8 +69,8 @@ def chosen(models: Collection[str] | None) -> Iterable[Sized]:
 
 
 def run_case(case: Sized, options: argparse.Namespace) -> dict[str, Any]:
-    """Run the contests of a case by size; return JSON values. Each contest has the seconds to
-    compile for every size and for its own size (`compile`), with checks, without TVM's import."""
+    """Run a contest for each size of a case; return JSON values. `compile` of each contest has the
+    seconds to compile for every size and for its own size, with checks, without TVM's import."""
     found = {"case": case.name, "sizes": []}
     with scratch_folder("needle-sizes-") as folder:
         subjects = {}

@@ -1,5 +1,5 @@
-"""The slowest of many calls of a short and of a longer model, by needle and by ONNX Runtime, while
-up to four other processes (the neighbours) each keep a core busy."""
+"""The slowest of many calls of a short and a longer model, in needle and in ONNX Runtime, while up
+to four other processes (the neighbours) each keep a core busy."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def how(options: argparse.Namespace) -> str:
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """Time `options.count` calls of each contestant; return JSON values. For each number of
-    neighbours they have `quantiles` in seconds by contestant, and `ratios` by quantile, the peer's
-    over ours, block by block."""
+    neighbours, they have each contestant's `quantiles` in seconds, and the `ratios` of the peer's
+    quantiles to ours over the blocks."""
     with scratch_folder("needle-tails-") as folder, terminal.progress() as bar:
         subject = case.subject(folder)
         entries = [subject.called(cases.TUNED, options.threads)]

@@ -50,7 +50,7 @@ _TITLES = {
 
 
 class Refusal(Exception):
-    """The reason, in one line, why the command cannot run here."""
+    """The command cannot run here; the message is a one-line reason."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The contests on the host: each runs in its own process and answers with JSON values.
 
-The values are `cases` (see `contests.run`), `tables` (title and rows) and `failed`, the reasons for
-contestants left out, by name. Nothing here imports TVM's compiler.
+The values are `cases` (see `contests.run`), `tables` (title and rows) and `failed` (the reason for
+each contestant that was left out, by name). Nothing here imports TVM's compiler.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Contest:
     """One contest: `kind` is a function of `measure` (or "smoke"), `subject` its keywords.
 
     `artifacts` are the keywords of needle_tvm.compile for each of our compiled contestants;
-    `seconds` is the most that the contest may take.
+    `seconds` is the contest's time limit.
     """
 
     name: str
@@ -95,7 +95,7 @@ def contests(small: bool = False) -> dict[str, Contest]:
 
 
 def chosen(names: Iterable[str] | None, plan: Mapping[str, Contest]) -> dict[str, Contest]:
-    """Return a plan's contests with these names or step numbers, in order, or all without names.
+    """Return a plan's contests with these names or step numbers, in order; all if `names` is None.
 
     Raises ValueError for an unknown name.
     """

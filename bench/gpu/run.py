@@ -110,7 +110,7 @@ def take_over(result: dict[str, Any], path: Path) -> None:
     earlier = read(path)
 
     def facts(of: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts that must be equal; hosts of one kind have different systems."""
+        """Return the facts that must be equal; the system may differ between hosts of one kind."""
         known = {"bundle": of["bundle"], "GPU": of["machine"]["processor"], **of["versions"]}
         return {name: value for name, value in known.items() if name != "system"}
 

@@ -1,4 +1,4 @@
-"""Calls from C++: a driver for each runtime, compiled here, in its own process."""
+"""Calls from C++: a driver for each runtime, compiled here and run in its own process."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def measure(
     options: argparse.Namespace,
 ) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
     """Compare the drivers' answers, then time their calls. Return the case and, for each driver,
-    the bytes of its `libraries` and its `memory`. DIRECT has only the tiny model."""
+    the bytes of its `libraries` and its `memory`. DIRECT runs only the tiny model."""
     title, threads = f"C++ call, {model.name}", options.threads
     with ExitStack() as stack:
         bar = stack.enter_context(terminal.progress())

@@ -25,8 +25,8 @@ NUMPY = "numpy"  # each environment has it, and its bytes are not counted
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment; `bytes_of` has the sizes of its distributions without NumPy, by name
-    and version. `origin` says where its files come from."""
+    """A virtual environment; `bytes_of` maps the name and version of each of its distributions,
+    except NumPy, to the size. `origin` says where its files come from."""
 
     python: Path
     bytes_of: dict[str, int]
@@ -55,7 +55,7 @@ def from_wheel(wheel: Path, folder: Path) -> Environment:
 
 def from_installed(name: str, folder: Path) -> Environment:
     """Link a distribution that is installed here, NumPy, and all packages that they need, into an
-    environment. The sizes are the sizes of the files in their RECORDs."""
+    environment. Sizes are those of the files in their RECORDs."""
     output_of("venv", [sys.executable, "-m", "venv", "--without-pip", folder])
     origin = "files of the packages installed here, by their RECORDs"
     found = Environment(folder / "bin/python", {}, origin)

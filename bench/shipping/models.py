@@ -18,7 +18,7 @@ from needle_runtime.process.threads import thread_environment
 
 OURS, ONNXRUNTIME, AOTINDUCTOR = "needle_runtime", "ONNX Runtime", "AOTInductor"
 NAMES = (OURS, ONNXRUNTIME, AOTINDUCTOR)
-# Linear(4, 3) and ReLU: nearly all time of a call is the call's overhead.
+# Linear(4, 3) and ReLU: nearly all of a call's time is overhead.
 TINY = "tiny"
 KINDS = {"mlp": MODELS["mlp"], TINY: mlp_model(4, 3)}
 

@@ -69,16 +69,17 @@ with open("/proc/self/status") as file:
 def measure(
     environments: Mapping[str, Environment], model: Shipped, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return `cases`, the times of the import after NumPy's and of whole processes until they
-    answer, whose results are compared first; `memory`, the median of the peak resident bytes of
-    such a process; and `numpy`, the median seconds of a process that imports only NumPy.
+    """Return `cases`, the times of importing a runtime after NumPy and of whole processes that
+    answer once; `memory`, the median of the peak resident bytes of such a process; and `numpy`, the
+    median seconds of a process that imports only NumPy.
 
-    Each round starts a process of each kind, one after another.
+    The answers are compared before anything is timed. Each round starts a process of each kind, one
+    after another.
     """
     threads, rounds = options.threads, options.rounds
     outputs = {}
     for name, environment in environments.items():
-        _output(environment, _import_script(name), threads)  # brings the files into memory
+        _output(environment, _import_script(name), threads)  # fills the page cache
         outputs[name], _ = _answer(environment, name, model, threads)
     check_agreement({"the model in float64": [model.answer.ravel()], **outputs})
     imports = {name: Result(name, []) for name in environments}

@@ -39,7 +39,7 @@ _SHELL = "%%bash -e\n"
 
 
 class NotExecuted(Exception):
-    """A page's notebook whose code raised an error, with page, cell, line and error."""
+    """The code of a page raised an error; the message names the page, cell, line and error."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ def notebook(path: Path) -> NotebookNode:
 
 
 def _standalone(text: str, folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return a cell's text for a notebook without the files around its page, and the cell's
-    attachments: they hold the pictures of the page's folder, and links to files become plain text.
-    """
+    """Return a cell's text and attachments for a notebook that stands alone: pictures become
+    attachments, and links to files become plain text."""
     files = {Path(file).name: folder / file for _, file in _PICTURE.findall(text)}
     text = _PICTURE.sub(lambda match: f"![{match[1]}](attachment:{Path(match[2]).name})", text)
     text = _FILE_LINK.sub(r"\1", text)
@@ -125,7 +124,7 @@ def _standalone(text: str, folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
-    """Return a cell's text, each folded part folded by itself, and whether the cell ends inside an
+    """Return a cell's text, with each answer folded by itself, and whether the cell ends inside an
     answer, which may continue in other cells. `folded` says whether the cell begins inside one."""
     parts = []
     for piece in re.split(r"(</?details>)", text):
@@ -209,8 +208,8 @@ def _left_out(missing: list[str]) -> dict[str, Any]:
 
 
 def write(folder: Path) -> dict[Path, NotebookNode]:
-    """Execute every page, several at once, and write the notebooks into `folder`, each by the name
-    of its page; return the notebooks by their pages. Raises NotExecuted."""
+    """Execute every page, several at once, and write the notebooks into `folder`, each named after
+    its page; return the notebooks by page. Raises NotExecuted."""
     import nbformat
 
     from needle_runtime.process.threads import available_cores

@@ -79,7 +79,7 @@ _STEPS_AND_VECTORS = tuple(itertools.product((8, 16), (False, True)))
 
 
 def _choices() -> str:
-    """Return the times of a search, which its page of results lists."""
+    """Return the times of a search, read from its page of results."""
     page = FOLDER.parents[1] / "results" / "2026-11-30-choices-cpu.md"
     tried = []
     for tile, *cells in re.findall(

@@ -3,7 +3,7 @@
 - `pages` gathers the pages and adapts the links between them. `normal` rewrites the pages in the
   form that Python-Markdown reads.
 - `home` makes the first page.
-- `figures` puts the pictures of the course into its text, including those that its code draws
+- `figures` puts the course's pictures into its pages, including the pictures that its code draws
   (`docs/course/notebooks.py` executes the pages).
 - `atlas` writes a section for each rung into the ladders' pages, with the times that `measured`
   reads from docs/results.

@@ -2,7 +2,7 @@
 
 `python -m docs.website OUT [--no-lab]` writes the site into the folder OUT; open its index.html in
 a browser. The command needs the extras `guide` and `site`. If links lead nowhere, or pages would
-fetch something from another machine, it ends with an error that has one line for each.
+fetch something from another machine, it exits with an error, one line for each fault.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The atlas: a page for each ladder of the lab.
 
-A page is a short text, docs/atlas/WORKLOAD-DEVICE.md, with two placeholders. The published figures
-beside ours replace `<!-- figures -->`; a section for each rung replaces `<!-- rungs -->`. A section
-has the rung's changes, a picture, the prediction and the measurement. Sections come from the
-docstrings of the rungs and from docs/results.
+A page is a short text, docs/atlas/WORKLOAD-DEVICE.md, with two placeholders. `<!-- figures -->`
+becomes a table of the published figures and ours; `<!-- rungs -->` becomes a section for each rung.
+A section has the rung's changes, a picture, the prediction and the measurement. Sections come from
+the docstrings of the rungs and from docs/results.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def page_of(ladder: Ladder) -> str:
 
 
 def texts() -> dict[Path, str]:
-    """Return the text of every page by its file; the ladders are drawn on all cores at once."""
+    """Return a dict from each page's file to its text. The ladders are drawn on all cores at
+    once."""
     context = multiprocessing.get_context("spawn")  # each process has its own compiler
     ladders = sorted(registry.LADDERS, key=lambda key: -len(registry.LADDERS[key].rungs))
     with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
@@ -178,7 +179,7 @@ def _sentence(part: str) -> str:
 
 
 def _told(ladder: Ladder, rung: Rung) -> list[str]:
-    """Return the prediction, what was measured, and why they differ."""
+    """Return the prediction, the measurement, and the reason for their difference."""
     found = measured.tables().get((ladder.workload.name, ladder.device))
     row = found.rows.get(rung.name) if found else None
     if rung.after is None:
@@ -218,7 +219,8 @@ def _published(ladder: Ladder, rung: Rung) -> str:
 
 
 def _changes(ladder: Ladder, rung: Rung) -> list[str]:
-    """Return how the rung's code and IR differ from those of the rung before."""
+    """Return the changes to the code and the IR of the rung before; for a first rung, its own code
+    and IR."""
     made = _code(rung)
     found = rung_diff(ladder, rung.name, _case(ladder))
     if rung.after is None:

@@ -1,4 +1,5 @@
-"""Check a built site: its links lead to pages and anchors, and it fetches nothing from elsewhere.
+"""Check that a built site's links lead to pages and anchors, and that it fetches nothing from other
+machines.
 
 `python -m docs.website.check FOLDER` prints the faults, one on each line.
 """

@@ -45,7 +45,8 @@ class Step:
 
 @dataclass
 class Shown:
-    """A pass of the pipeline: its function, its positions in the list, the steps with changes."""
+    """A pass of the pipeline: its function, its positions in the list, the steps that changed a
+    model."""
 
     name: str
     apply: Any
@@ -271,7 +272,7 @@ def _drawn(
 
 
 def about(apply: Any) -> str:
-    """Return the description of a pass: its module's docstring, or that of TVM's pass."""
+    """Return the description of a pass: the docstring of its module, or of TVM's pass."""
     function = getattr(apply, "func", apply)
     own = inspect.getmodule(function)
     theirs = getattr(transform, name_of(apply), None)

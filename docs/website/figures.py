@@ -1,8 +1,8 @@
 """Put a page's pictures and steppers into its text. Pictures that a block of code draws follow the
 block; pictures that the text links to replace their links.
 
-All become part of the HTML, so they take the page's colours, light or dark. If the text links to a
-picture and a block draws one of the same name, the page shows it once.
+All pictures become part of the HTML, so they take the page's colours, light or dark. If the text
+links to a picture and a block draws one of the same name, the page shows it once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 def drawn(page: Path, notebook: NotebookNode) -> str:
-    """Return a page's text with its pictures and with those of its executed notebook."""
+    """Return a page's text with its own pictures and the pictures of its executed notebook."""
     text = page.read_text(encoding="utf-8")
     linked = {Path(found["file"]).stem for found in _LINKED.finditer(text)}
     codes = [cell for cell in notebooks.cells(page) if cell.kind != "markdown"]
@@ -64,7 +64,7 @@ def _parts(data: Mapping[str, str], linked: set[str]) -> list[str]:
 
 def _file(page: Path, found: re.Match[str]) -> str:
     """Return the picture that a link leads to, without the file's own colours for light and dark
-    pages: the page's colours apply."""
+    pages, so that the page's colours apply."""
     svg = (page.parent / found["file"]).read_text(encoding="utf-8")
     return _figure(_STYLE.sub("", svg), found["alt"])
 

@@ -19,7 +19,7 @@ _IN_MILLISECONDS = {"s": Decimal(1000), "ms": Decimal(1), "µs": Decimal("0.001"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table of the lab: the time, and the factor against the rung it starts from.
+    """A row of one of the lab's tables: the time, and the speed-up over the rung it starts from.
 
     `factor` is None if the table has none; `spread` is the factor with its quartiles, as the table
     writes them.

@@ -26,7 +26,7 @@ def normal(text: str) -> str:
 
 
 def _whole(row: str) -> str:
-    """Return a table row whose ranges, and numbers and their units, are not broken over lines."""
+    """Return a table row in which no line breaks within a range or before a unit."""
     row = re.sub(r"\((\d[\d.]*)-(\d[\d.]*)\)", "(\\1\N{NON-BREAKING HYPHEN}\\2)", row)
     return re.sub(rf"(\d) ({_UNITS})(?=[ |)])", "\\1\N{NO-BREAK SPACE}\\2", row)
 

@@ -106,7 +106,7 @@ class Real:
         return max(map(_apart, [tensor.numpy() for tensor in exact], theirs))
 
     def report(self, out: Path, times: bool, answer: str, right: bool) -> None:
-        """Export the model, time it and ONNX Runtime in turn, and write and print the results."""
+        """Export the model, time it against ONNX Runtime, and write and print the results."""
         artifact = self.compiled.export(out / self.name)
         found = {
             "model": self.name,
@@ -127,8 +127,8 @@ class Real:
             raise SystemExit(f"{self.name}: the answer is wrong")
 
     def _times(self, artifact: Path) -> dict[str, float]:
-        """Return the median milliseconds of whole calls. The sides take turns, each in its own
-        process."""
+        """Return the median milliseconds of whole calls. needle and ONNX Runtime take turns, each
+        in its own process."""
         with tempfile.TemporaryDirectory() as folder:
             inputs = Path(folder, "inputs.npz")
             save_arrays(inputs, {**self.example, **self.fixed})
@@ -169,7 +169,8 @@ def theirs(path: str, inputs: str, count: int, names: Sequence[str]) -> Calls:
 
 
 def _turns(run: Callable[[list[np.ndarray]], Any], arrays: list[np.ndarray]) -> Calls:
-    """Return calls that take four copies of the inputs in turn."""
+    """Return a call that cycles through four copies of the inputs, and one that returns the
+    outputs."""
     copies = itertools.cycle([[array.copy() for array in arrays] for _ in range(4)])
 
     def outputs() -> list[np.ndarray]:

@@ -1,7 +1,8 @@
 """Recognise the types of two dozen files, which this script writes or finds, with magika's model.
 
-The model reads the first and the last 1024 bytes of a file, without white space at both ends, and
-gives a probability for each of 214 types. Bytes are integers from 0 to 255; 256 means no byte.
+The model reads the first and the last 1024 bytes of a file, after white space is stripped from its
+ends, and gives a probability for each of 214 types. Bytes are integers from 0 to 255; 256 means no
+byte.
 
 Source: Fratantonio et al., "Magika: AI-Powered Content-Type Detection", arXiv:2409.13768.
 """

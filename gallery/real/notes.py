@@ -1,4 +1,4 @@
-"""Find the notes of a melody: the model of basic-pitch, on synthetic tones.
+"""Find the notes of a melody of synthetic tones, with basic-pitch's model.
 
 The model takes 43,844 samples at 22,050 Hz. For each of 172 frames it gives the probability that
 each of a piano's 88 notes begins, the probability that each note sounds, and the probability of
@@ -64,7 +64,7 @@ def joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def frame(seconds: float) -> int:
-    """Return the frame at a time; a window's step has 142 frames."""
+    """Return the number of the frame at `seconds`; a window's step has 142 frames."""
     return int(seconds * RATE * (FRAMES - 2 * OVERLAP) / (WINDOW - 2 * OVERLAP * HOP))
 
 

@@ -1,8 +1,8 @@
-"""Recognise a voice: the model of Resemblyzer, on two synthetic voices with different words.
+"""Tell two synthetic voices apart, whatever they say, with Resemblyzer's model.
 
 The model reads 160 frames of 40 mel bands, 1.6 seconds, with three LSTM layers. It gives a point on
 a sphere in 256 dimensions; points of the same voice lie near each other. The package has weights
-for PyTorch, and PyTorch exports the ONNX file.
+for PyTorch, so PyTorch exports the ONNX file here.
 
 Source: Wan et al., "Generalized End-to-End Loss for Speaker Verification", ICASSP 2018; the mel
 scale is from Slaney, "Auditory Toolbox", 1998.

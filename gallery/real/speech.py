@@ -1,4 +1,4 @@
-"""Detect speech: the model of silero-vad, on synthetic speech, silence, noise and a tone.
+"""Detect synthetic speech among silence, noise and a tone, with silero-vad's model.
 
 The model takes 512 samples at 16 kHz, the 64 samples before them, and a state. It returns the next
 state and the probability of speech. Its file selects between two sampling rates with an `If`; with

@@ -17,14 +17,14 @@ FORMANTS = {
 
 
 def resonator(sound: np.ndarray, frequency: float, bandwidth: float) -> np.ndarray:
-    """Return the sound after a filter with two poles at a frequency, in Hz."""
+    """Return the sound after a two-pole filter at a frequency in Hz."""
     radius = np.exp(-np.pi * bandwidth / RATE)
     turn = 2 * radius * np.cos(2 * np.pi * frequency / RATE)
     return lfilter([1 - turn + radius**2], [1, -turn, radius**2], sound)
 
 
 def voiced(letter: str, pitch: float, length: float, random: np.random.Generator) -> np.ndarray:
-    """Return a vowel or m with its pitch falling from 112 to 87 % with a little vibrato."""
+    """Return a vowel or m whose pitch falls from 112 to 87 % of `pitch`, with a little vibrato."""
     count = int((0.09 if letter == "m" else 0.16) * RATE)
     t = np.arange(count) / RATE
     frequency = pitch * (1.12 - 0.25 * t * RATE / count) * (1 + 0.02 * np.sin(2 * np.pi * 5 * t))

@@ -1,4 +1,4 @@
-"""Twenty words drawn on a page, found and read: the three models of rapidocr (PP-OCRv4).
+"""Find and read twenty words drawn on a page, with the three models of rapidocr (PP-OCRv4).
 
 The first model gives the probability of text at each pixel of a page. The second model says whether
 a word is upside down, as some words are here. The third model gives, for each 8 pixels of a word's

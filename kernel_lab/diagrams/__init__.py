@@ -1,6 +1,6 @@
 """Pictures of traces: matplotlib figures, which `save` and `inline_svg` write, and HTML.
 
-`cells` counts accesses in the cells of a raster, so that none hides another.
+`cells` counts accesses in the cells of a raster, so that no access hides another.
 `tests/kernel_lab/picture_checker.py` compares a picture's pixels and marks with its trace.
 """
 

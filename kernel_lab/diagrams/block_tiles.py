@@ -19,7 +19,8 @@ _GAP = 4  # elements between the strips and the results
 
 @dataclass(frozen=True)
 class Tiles:
-    """Elements (row, column) that a thread of block 0 reads in one step of k, and those it stores.
+    """The elements (row, column) of A and B that a thread of block 0 reads in one step of k, and
+    the elements of C that it stores.
 
     `rows` x `columns` are the results of the block, `depth` the steps of k in shared memory.
     """

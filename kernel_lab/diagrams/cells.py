@@ -1,8 +1,8 @@
-"""Accesses counted in the cells of a raster: the worker or thread that made them, and their number.
+"""Counts accesses in the cells of a raster, and records the worker or thread that made them.
 
 A cell is a whole number of time steps by a whole number of elements, the same for every cell of a
-panel, so that a regular walk looks regular. A cell that several workers access, or that is both
-loaded and stored, is its own case: no access hides another.
+panel, so that a regular access pattern looks regular. A cell that several workers access, or that
+is both loaded and stored, is its own case: no access hides another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_lab.trace import Trace
 
 COLUMNS, ROWS = 400, 96  # at most: few enough that a cell is two pixels wide in every output
 _ANY_POWER = 1 << 62  # every smaller power of two divides it
-NOBODY, SEVERAL = -1, -2  # a cell without an access, and one accessed by more than one value
+NOBODY, SEVERAL = -1, -2  # a cell without an access, and one whose accesses have several values
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,16 @@ class Cells:
 
 
 def time_axis(shown: Trace) -> Axis:
-    """Return the columns of a trace. If a cell holds several steps, it holds whole iterations of
-    the innermost loop if possible."""
+    """Return the time axis of a trace's raster. If a cell covers several steps, these are whole
+    iterations of the innermost loop if possible."""
     first, last = int(shown.time.min()), int(shown.time.max())
     return Axis(first, last, _unit(last - first + 1, COLUMNS, _period(shown)))
 
 
 def element_axis(panel: Trace) -> Axis:
-    """Return the rows of the trace of one buffer. If a cell holds several elements, their number
-    divides the length of the buffer's rows, or is a multiple of it, if possible."""
+    """Return the element axis of the raster of one buffer's trace. If a cell covers several
+    elements, their number divides the length of the buffer's rows, or is a multiple of it, if
+    possible."""
     first, last = int(panel.index.min()), int(panel.index.max())
     shape = panel.buffers[int(panel.buffer[0])].shape
     row = shape[-1] if len(shape) > 1 else _ANY_POWER  # the rows of a flat buffer are unknown
@@ -79,7 +80,7 @@ def copies_apart(panel: Trace) -> Trace:
 
 
 def cells(panel: Trace, time: Axis, by: str) -> Cells:
-    """Count the accesses of one buffer. `by` is a column of the trace, or "is_store"."""
+    """Count the accesses to one buffer. `by` is a column of the trace, or "is_store"."""
     element = element_axis(panel)
     values, who = np.unique(getattr(panel, by), return_inverse=True)
     place = element.cell(panel.index) * time.cells + time.cell(panel.time)
@@ -100,8 +101,8 @@ def _period(shown: Trace) -> int:
 
 
 def _unit(extent: int, most: int, period: int) -> int:
-    """Return the smallest unit with which `extent` takes at most `most` cells, or a unit less than
-    twice as large that is a multiple or a divisor of the `period`."""
+    """Return the smallest unit with which `extent` takes at most `most` cells. A unit less than
+    twice as large is preferred if it is a multiple or a divisor of `period`."""
     least = -(-extent // most)
     if least == 1:
         return 1

@@ -197,7 +197,7 @@ def _level_keys(traffic: Mapping[str, Traffic]) -> list[Line2D]:
 
 
 def spread_out(places: np.ndarray, gap: float) -> np.ndarray:
-    """Return the places, moved apart so that neighbours are at least `gap` from each other."""
+    """Return the positions `places`, moved apart until neighbours are at least `gap` apart."""
     order = np.argsort(places)
     moved = places[order].astype(float)
     for _ in range(200):

@@ -79,7 +79,7 @@ def reuse_histogram(
 
 
 def bin_label(place: int) -> str:
-    """Return the distances of a bin: 0, 1, 2-3, 4-7, ..."""
+    """Return the label of a bin, the distances that it counts: 0, 1, 2-3, 4-7, ..."""
     if place < 2:
         return str(place)
     low = 1 << (place - 1)

@@ -120,8 +120,8 @@ def _row(trace: Trace, name: str) -> int:
 
 
 def ticks(first: int, last: int, row: int) -> range:
-    """Return up to five ticks from `first` to `last`: multiples of the row by a power of two, or
-    multiples of an element if the range holds fewer than two rows."""
+    """Return up to five ticks from `first` to `last`. Their distance is a power of two, in rows, or
+    in elements if the range is not longer than a row."""
     step = row if last - first >= row else 1
     while (last - first) // step > _TICKS:
         step *= 2

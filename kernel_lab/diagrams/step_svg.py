@@ -1,4 +1,4 @@
-"""One step of a stepper's run as an SVG, for print and for a page without JavaScript."""
+"""Draws one step of a run as an SVG, for print and for pages without JavaScript."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _held(run: dict[str, Any], now: int) -> Iterator[tuple[dict[str, Any], set[i
 
 
 def _trail(run: dict[str, Any], now: int) -> dict[tuple[int, int], tuple[bool, float]]:
-    """Map (buffer, element) to whether it was stored, and how strongly it is drawn."""
+    """Map (buffer, element) to whether it was stored, and to the opacity with which it is drawn."""
     found = {}
     trail = max(TRAIL, round(len(run["steps"]) / 200))
     for step in range(max(0, now - trail), now + 1):

@@ -1,4 +1,5 @@
-"""The steps of a run as the data of a stepper's page: elements, loops, and a cache's misses."""
+"""Converts a run to the data of the HTML stepper, which shows it step by step: elements, loops and
+cache misses."""
 
 from __future__ import annotations
 
@@ -149,14 +150,14 @@ def packed(runs: list[dict[str, Any]]) -> str:
     """Return the runs as text for a page.
 
     Elements, loop values and lines are written as differences from the same site's previous step.
-    In a loop the differences repeat, so they pack well.
+    In a loop the differences repeat, so they compress well.
     """
     text = json.dumps([_flat(run) for run in runs], separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def unpacked(text: str) -> list[dict[str, Any]]:
-    """Return the runs that `packed` made this text from."""
+    """Return the runs in `text`, which `packed` wrote."""
     return [_deep(run) for run in json.loads(zlib.decompress(base64.b64decode(text)))]
 
 

@@ -34,11 +34,11 @@ def stepper(trace: Trace, title: str, note: str = "") -> str:
 def side_by_side(
     traces: Mapping[str, Trace], title: str, note: str = "", cache: int | None = None
 ) -> str:
-    """Return an HTML <figure> that steps through several runs at once, at the same number of steps.
+    """Return an HTML <figure> that steps through several runs at once, step for step.
 
     `traces` are the runs by name. With `cache` (bytes), each run has an LRU cache of that size for
     its global memory: the lines in it are tinted, and its misses are counted. A cache belongs to
-    one worker, so the traces must have been made with one core. Raises LabUsageError for other
+    one worker, so the traces must come from `trace(..., cores=1)`. Raises LabUsageError for other
     traces, and for an empty trace. Without JavaScript, and in print, each run has a still picture.
     """
     room, height = (_ROOM, _HEIGHT) if len(traces) > 1 else _ALONE

@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise LabError("diagrams need matplotlib: pip install 'needle-dl[apps]'") from error
 
-# Distinguishable with colour blindness as well, and visible on white and on black.
+# These can be told apart with colour blindness too, and are visible on white and on black.
 PALETTE = ("#3b82c4", "#d9822b", "#2f9e6e", "#b08900", "#4aa3a8", "#a0622d", "#7f8c3a")
 STORE = "#d1495b"
 SHARED = "#8b4fd0"  # for elements that several workers access, or that are loaded and stored
@@ -96,7 +96,7 @@ def _ramp(place: float) -> str:
 
 
 def blend(first: str, second: str, share: float) -> str:
-    """Return a mix of two colours; `share` (0 to 1) is the second one's."""
+    """Return a mix of two colours; `share` (0 to 1) is the share of the second."""
     red, green, blue = (1 - share) * np.array(to_rgb(first)) + share * np.array(to_rgb(second))
     return to_hex((red, green, blue))
 
@@ -109,7 +109,7 @@ def settings() -> Iterator[None]:
 
 
 def figure(width: float, height: float) -> Figure:
-    """Return a figure of this size in inches, without a window."""
+    """Return a figure of `width` x `height` inches, without a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -178,7 +178,8 @@ def inline_svg(fig: Figure) -> str:
 
 
 def embedded(svg: str) -> str:
-    """Return the SVG text that `save` wrote as an element for a page, as `inline_svg` does."""
+    """Return an element for a page, like that of `inline_svg`, from the SVG text that `save`
+    wrote."""
     text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(_BACKGROUND, "", text)

@@ -127,7 +127,8 @@ def register_tiles(sch: Schedule, case: Case) -> None:
     exponential is a call.
 
     Prediction: 134 million multiply-adds of 3 to 4 cycles (110 to 150 ms) become 8.4 million vector
-    operations of one cycle (2.3 ms). The softmax of a million scores stays: 19 cycles each, 5.3 ms.
+    operations of one cycle (2.3 ms). The softmax of a million scores remains: 19 cycles each, 5.3
+    ms.
 
     Picture: The left part is the copy of K into panels, which pays only if many queries use it, as
     at the full size. The two products are short; the stages of the softmax, between and after them,
@@ -138,7 +139,7 @@ def register_tiles(sch: Schedule, case: Case) -> None:
 
 
 def _register_tile(sch: Schedule, case: Case, name: str) -> None:
-    """Put a band's product in tiles of its rows by two vectors, which stay in registers."""
+    """Compute a band's product in tiles of its rows by two vectors; the tiles stay in registers."""
     block = sch.get_sblock(name)
     row, column, k = sch.get_loops(block)[-3:]
     tile, lane = sch.split(column, [None, VECTORS * case.processor.lanes])
@@ -222,7 +223,7 @@ def eight_rows(sch: Schedule, case: Case) -> None:
     and spills the sums.
 
     Prediction: sums on the stack cost a store of 2 cycles for each multiply-add, so the products'
-    2.3 ms become 4.6 to 6.9; the rest of the 3.7 ms stays.
+    2.3 ms become 4.6 to 6.9; the rest of the 3.7 ms remains.
 
     Picture: The pattern is the same as in `fuse_band`, for twice as many queries. Registers and
     stack are not in the trace.
@@ -232,7 +233,7 @@ def eight_rows(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(after=fuse_band, expected=(1.6, 2))
 def parallel(sch: Schedule, case: Case) -> None:
-    """Put the bands of queries of all heads on different threads, and the copies of K as well.
+    """Distribute the bands of queries of all heads, and the copies of K, over the threads.
 
     Prediction: two cores share the 512 bands, and also the copying of K.
 
@@ -244,8 +245,8 @@ def parallel(sch: Schedule, case: Case) -> None:
 
 
 def _on_threads(sch: Schedule, task: Any) -> None:
-    """Put the tasks on different threads, and also the panels of K, which are computed before the
-    tasks."""
+    """Distribute the tasks over the threads, and also the panels of K, which are computed before
+    them."""
     sch.parallel(task)
     sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("packed"))[:2]))
 

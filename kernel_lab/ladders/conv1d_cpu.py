@@ -302,9 +302,9 @@ def define_window(case: Case) -> list[Any]:
     """Define the sums with the taps split into t = lanes * p + s, and the results into whole
     vectors q.
 
-    Vector q at tap (p, s) reads the signal at lanes * (q + p) + s: for one s, all q and p together
-    read only q + p different vectors. The kernel is reversed and zero-padded to whole vectors, so a
-    result also multiplies up to lanes - 1 elements by zero.
+    Vector q at tap (p, s) reads the signal at lanes * (q + p) + s. So for one s, a tile reads one
+    vector for each value of q + p, not one for each pair. The kernel is reversed and zero-padded to
+    whole vectors, so a result also multiplies up to lanes - 1 elements by zero.
     """
     extent = (_count(case, WINDOW) * WINDOW + _parts(case)) * case.processor.lanes
     a, w, padded = conv1d.padded(case, extent)
@@ -357,8 +357,8 @@ def window(sch: Schedule, case: Case) -> None:
 
     Prediction: the loads took 9.7 microseconds; now 14 loads of two turns serve 44 multiply-adds,
     so the arithmetic is the limit: 24 x 11 x 128 cycles on two threads, 4.7 microseconds. The
-    copies and the waking take 3 to 7: (9.7 + 3) / (4.7 + 3) is 1.65, (9.7 + 7) / (4.7 + 7) is 1.43,
-    and less if the 24 tiles are not shared evenly.
+    copies and waking the thread take 3 to 7: (9.7 + 3) / (4.7 + 3) is 1.65, (9.7 + 7) / (4.7 + 7)
+    is 1.43, and less if the 24 tiles are not shared evenly.
 
     Picture: `taps` has four lines at a time, the four steps of p, a vector apart. The strokes in
     `padded` are 14 vectors high and overlap from one s to the next.
@@ -386,8 +386,8 @@ def window_schedule(sch: Schedule, case: Case, unroll: int, parallel: bool) -> N
 
 
 def define_aligned(case: Case, vectors: int = WINDOW) -> list[Any]:
-    """Define the padded sums with the zeros before the signal rounded up to whole vectors; results
-    begin that much later.
+    """Define the padded sums with the number of zeros before the signal rounded up to whole
+    vectors; results begin that much later in the copy.
 
     Every vector of the copy then lies wholly inside or wholly outside the signal, except the one
     that the signal's end cuts.
@@ -442,8 +442,8 @@ def one_thread(sch: Schedule, case: Case) -> None:
     """Run the same schedule on one thread: at this size, waking another costs as much as it gains.
 
     By now a call takes 5.6 microseconds on Zen 5. On Zen 4, which starts half as many 512-bit
-    multiply-adds in a cycle, it takes 10 (90 % of a core's arithmetic); there the threads of the
-    rung before are the better choice if the machine is otherwise idle. With longer signals, threads
+    multiply-adds in a cycle, it takes 10 (90 % of a core's arithmetic). There the rung before, with
+    its threads, is the better choice if the machine is otherwise idle. With longer signals, threads
     pay everywhere.
 
     Prediction: 24 x 11 x 128 multiply-adds, one per cycle at 3.6 GHz, take 9.4 microseconds, or 10

@@ -57,7 +57,7 @@ def pad(sch: Schedule, case: Case) -> None:
     """Sum N terms per result instead of M + N - 1, still in blocks of one thread (v1 of W. Ye,
     "TVM_tutorial"; v2 to v5 below are its next steps).
 
-    At M=16384, N=32 that is 513 times fewer terms. The bounds check stays, but only for the terms
+    At M=16384, N=32 that is 513 times fewer terms. The bounds check remains, but only for the terms
     that count, and no second kernel is launched to copy the signal.
 
     Prediction: 16,415 terms become 32, 513 times fewer. Each of the 32 has two loads and a
@@ -88,10 +88,10 @@ def threads(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", expected=(0.95, 1.05))
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """FAILS: use 32 x 4 threads instead of 128 (v3, which gained 1.6 times with other numbers).
+    """FAILS: use 32 x 4 threads instead of 128 (v3, 1.6 times as fast with other thread counts).
 
-    The results lie on a line, so two thread indices give the same warps, and one more index must be
-    added.
+    The results are one-dimensional, so two thread indices give the same warps and cost one more
+    addition.
 
     Prediction: all static figures are the same as in `threads`: 20 registers, 64 warps, 4.39
     sectors for a load of the signal. Only one more index is added.
@@ -215,7 +215,7 @@ def define_whole(case: Case) -> list[Any]:
 
 @ladder.rung(kind="rewrite", expected=(2, 6), define=define_whole)
 def whole_tiles(sch: Schedule, case: Case) -> None:
-    """Sum whole blocks, and check which results exist only when they are written.
+    """Sum whole blocks, and check whether a result exists only when it is written.
 
     Then nothing stands between the loads, and nvcc joins them: at N=32 the 256 scalar loads from
     shared memory for 128 multiply-adds become 17 of 16 bytes each. That removes the bank conflict
@@ -223,8 +223,9 @@ def whole_tiles(sch: Schedule, case: Case) -> None:
     have scalar loads. A warp's 16-byte loads are served a quarter at a time, and the eight threads
     of a quarter read 128 bytes in a row, each bank once. (Five results per thread would have no
     conflict in the trace, since 5 and 32 have no common factor. But threads 20 bytes apart are not
-    aligned to 16 bytes: 44 loads for 160 multiply-adds.) A thread still has four stores of 4 bytes,
-    16 bytes from the next thread's stores, since each store is checked; the L2 cache joins them.
+    aligned to 16 bytes, so there are 44 loads for 160 multiply-adds.) A thread still has four
+    stores of 4 bytes, 16 bytes from the next thread's stores, since each store is checked; the L2
+    cache joins them.
 
     Prediction: 384 loads and multiply-adds become 17 + 128 instructions, 2.6 times fewer; the turns
     of shared memory fall from 640 to 68. With few blocks, less of this shows: 33 blocks occupy a

@@ -1,4 +1,4 @@
-"""Limits on kernels that hold for every GPU from sm_75 on, as claims of GPU rungs.
+"""Limits on kernels for every GPU from sm_75 on, as `claims` of GPU rungs.
 
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 """

@@ -25,7 +25,7 @@ ROWS = 8  # rows of results in a register tile, a vector each
 def naive(sch: Schedule, case: Case) -> None:
     """Run six loops and, at each tap, four comparisons with the image's bounds.
 
-    The sum over the taps is one dependent chain, and the comparisons keep it out of vectors.
+    The sum over the taps is one dependent chain, and the comparisons keep LLVM from vectorising it.
 
     Picture: The whole kernel is read again for each result. The image is a braid of lines, one for
     each row of the kernel, with gaps where a row of the kernel lies outside the image.
@@ -33,8 +33,8 @@ def naive(sch: Schedule, case: Case) -> None:
 
 
 def define_padded(case: Case, tile_rows: int = ROWS) -> list[Any]:
-    """Define the convolution of the image copied into a frame of zeros, with results in whole
-    register tiles, cut to size."""
+    """Define the convolution on a copy of the image in a frame of zeros. Results come in whole
+    register tiles and are cut to size."""
     from needle_tvm._tvm.names import te
 
     image, kernel = depthwise.placeholders(case)
@@ -153,7 +153,7 @@ def register_tile(sch: Schedule, case: Case) -> Any:
 
     Prediction: 49 loads of two turns for 49 multiply-adds become 14 loads for 56, so the sums take
     one cycle each: 5.2 microseconds on two threads become 2.6. The copy from `tiles` to the result,
-    up to 1.7, is gone; 5 to 6 for the frame and the waking stay.
+    up to 1.7, is gone; 5 to 6 for the frame and for waking the thread remain.
 
     Picture: `tiles` is gone, and `out` is written in strokes of eight rows. Most of the steps are
     now the copy, a straight line.
@@ -331,10 +331,12 @@ def define_separable_padded(case: Case) -> list[Any]:
 def separable_pad(sch: Schedule, case: Case) -> None:
     """Frame the image with zeros as in the depthwise ladder; the pointwise half stays as it is.
 
-    The first half gains as it does there; the second half hides part of the gain.
+    The first half speeds up as much as it does there; the unchanged second half hides part of the
+    gain.
 
-    Prediction: the first half becomes 13 microseconds, as in the depthwise ladder, from 143 to 250;
-    the 49,152 multiply-adds of the second half and the copy out of whole tiles keep 5 to 11.
+    Prediction: the first half takes 13 microseconds, as in the depthwise ladder, instead of 143 to
+    250; the 49,152 multiply-adds of the second half and the copy out of whole tiles still take 5 to
+    11.
 
     Picture: The first half is the picture of the depthwise `pad`. At the right, results are copied
     from `wide`, whose rows are whole tiles.
@@ -345,7 +347,7 @@ def separable_pad(sch: Schedule, case: Case) -> None:
 def separable_vectorise(sch: Schedule, case: Case) -> None:
     """Vectorise both halves along the row, the first one in register tiles.
 
-    The pointwise sum over a few channels is now the larger part of the loads.
+    The pointwise sum over a few channels now makes most of the loads.
 
     Prediction: on one thread the depthwise half falls from 10.5 microseconds to 5.2, the arithmetic
     of its register tiles. The second half is 3,072 vector multiply-adds of 2 to 3 cycles, about 2
@@ -402,7 +404,7 @@ def separable_pointwise_tile(sch: Schedule, case: Case) -> None:
 
 
 def _point_tiles(sch: Schedule, case: Case, parallel: bool = False) -> None:
-    """Put the pointwise half in registers, with its output channels inside."""
+    """Put the pointwise half in registers, with the loop over its output channels inside."""
     wide = sch.get_sblock("wide")
     sch.set_scope(wide, 0, "local")
     b, o, y, x, c = sch.get_loops(wide)

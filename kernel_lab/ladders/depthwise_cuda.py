@@ -20,8 +20,8 @@ ROWS, COLUMNS = 8, 32  # threads of a block, and so its results
 
 
 def _rows_fit(size: Size) -> str | None:
-    """Return why one block per row does not fit the grid; None if it fits. Only a grid's x axis is
-    long."""
+    """Return why one block per row does not fit the grid; None if it fits. Only a grid's x axis may
+    be longer."""
     return grid_claim(y=size["H"])
 
 
@@ -193,7 +193,7 @@ def shared_memory(sch: Schedule, case: Case) -> None:
     two of its lanes use the same bank of shared memory.
 
     Prediction: a pixel is loaded 1.4 times from global memory instead of 41.4, but the first-level
-    cache delivered these loads; four comparisons per tap are gone, which were up to half of its
+    cache delivered these loads. Each tap loses four comparisons, which were up to half of its
     instructions.
 
     Picture: All panels have one colour: a warp reads 32 neighbouring elements of a row of the
@@ -246,7 +246,7 @@ def separable_threads_2d(sch: Schedule, case: Case) -> None:
     """Use blocks of 8 x 32 threads in both kernels: whole warps, each reading part of a row.
 
     Prediction: as for `threads_2d` in the depthwise ladder: whole warps and less than one wave. The
-    two launches stay.
+    two launches remain.
 
     Picture: The requests come in the same order as in `naive`. Each column is now the work of whole
     warps.
@@ -261,9 +261,9 @@ def separable_fuse(sch: Schedule, case: Case) -> None:
     its tile into shared memory, then all output channels from there.
 
     There is one launch instead of two, and the array between the halves never reaches global
-    memory. A warp is part of a row, so the trace finds no bank conflict. (The sum over channels at
-    a pixel reads values that the same thread wrote; shared memory has room for more channels than
-    registers.)
+    memory. A warp reads part of a row, so the trace finds no bank conflict. (The sum over channels
+    at a pixel reads values that the same thread wrote; shared memory has room for more channels
+    than registers.)
 
     Prediction: one launch instead of two gains a factor of 2 at best. But 6 blocks on 108
     multiprocessors replace 24 and 48, and each computes four channels one after another.

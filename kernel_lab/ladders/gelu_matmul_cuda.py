@@ -59,7 +59,7 @@ def fuse_into_tile(sch: Schedule, case: Case) -> None:
     such loads and no others).
 
     Prediction: the gains of `shared_memory`, `register_tile` and `vector_loads` in `gemm` together:
-    about 1.8 x 3 x 1.1. Not writing and reading C saves another 2 % of the matmul's least time.
+    about 1.8 x 3 x 1.1. Not writing and reading C saves another 2 % of the matmul's minimum time.
 
     Picture: There is no panel for C. A, B and the bias are loaded, and the result is stored, with
     16 bytes per thread and in full sectors.

@@ -38,7 +38,8 @@ def naive(sch: Schedule, case: Case) -> None:
     B is read down a column, so each load touches another cache line, and the sum is one chain of
     dependent additions that no vector unit can help with. The chain alone allows one multiply-add
     in four cycles, 2 GFLOP/s. At N = 512 the lines of a column also share two sets of the
-    first-level cache, which leaves 0.9 (AMD EPYC, Zen 4: 0.87 at N = 512, 2.0 at 496 and at 528).
+    first-level cache, which leaves 0.9 GFLOP/s (AMD EPYC, Zen 4: 0.87 at N = 512, 2.0 at 496 and at
+    528).
 
     Picture: A is a staircase: one row of A serves a whole row of C. B is a bundle of parallel
     lines, the elements of one column, each in another cache line.
@@ -54,7 +55,7 @@ def naive(sch: Schedule, case: Case) -> None:
 def reorder(sch: Schedule, case: Case) -> Any:
     """Move k outside j: the inner loop walks a row of B and a row of C, both contiguous.
 
-    One loaded element of A serves a whole row, each cache line of B is used in full, and the inner
+    One loaded element of A serves a whole row, and each cache line of B is used in full. The inner
     loop's iterations are independent, so LLVM vectorises them by itself: with 512 bits for Zen 4,
     and with 256 bits for Intel's processors with AVX-512, where LLVM considers 256 bits the safer
     choice. The factor therefore has three parts: no conflicts in the sets of the cache (2.3 at N =
@@ -280,7 +281,7 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
 
 @ladder.rung(kind="rewrite", after=register_tile, expected=(0.95, 1.25), define=define_packed)
 def pack(sch: Schedule, case: Case) -> None:
-    """Copy B into panels first; the copy counts in the time, and the schedule stays the same.
+    """Copy B into panels first; the time includes the copy, and the schedule stays the same.
 
     In an unpacked strip of B every row lies on another page and, if N is a power of two, in the
     same few sets of the cache. A panel is read front to back, which the prefetcher can follow. The
@@ -344,8 +345,8 @@ def cache_block(sch: Schedule, case: Case) -> None:
     Without this step every band of 8 rows reads all of packed B again. With it, a panel that has
     been read serves 256 rows, and there are enough tasks for the threads to finish at the same
     time. On Zen 4 a thread then runs at 115 GFLOP/s at 512 and 110 at 1024. Arithmetic in registers
-    alone reaches 115, and OpenBLAS 105 and 102. Beyond that, only what the threads lose to each
-    other is left to gain.
+    alone reaches 115, and OpenBLAS 105 and 102. Beyond that, the only possible gain is the time
+    that the threads cost each other.
 
     Prediction: a band of 8 rows reads B's 1 MiB while it computes for 131,000 cycles: 8 bytes per
     cycle, which even the third-level cache delivers. So little is left to gain at this size.

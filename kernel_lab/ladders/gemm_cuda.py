@@ -147,7 +147,7 @@ def shared_memory(sch: Schedule, case: Case) -> None:
 
     Prediction: two requests to the first-level cache for each step of k become 1.25 loads from
     shared memory (nvcc joins four steps' loads of A): 1.6 times fewer. The rest of the gain comes
-    from waiting for the second-level cache, which has 16 times fewer loads.
+    from shorter waits for the second-level cache, which gets 16 times fewer loads.
 
     Picture: Dotted lines are barriers, two for each step of k's outer loop. No thread may overwrite
     a strip that other threads still read, or read a strip that is not complete. Between the two,
@@ -237,7 +237,7 @@ def vector_loads(sch: Schedule, case: Case) -> None:
     elements.
 
     Prediction: the fetches' loads and stores become a quarter; they were a tenth of the
-    instructions. Stores of C move 16 sectors instead of four times 16, once.
+    instructions. C is stored once, at the end, with one request of 16 sectors instead of four.
 
     Picture: Each bar is 16 bytes long, and a request moves 16 sectors and uses all of them.
     """
@@ -256,11 +256,11 @@ def double_buffer(sch: Schedule, case: Case) -> None:
 
     A warp that has finished may fetch before the others finish. But fetched values go through
     registers and are stored before the multiplication begins, so each warp still waits for its own
-    loads, and TVM keeps both barriers, since it does not see that the copies differ. `async_copies`
+    loads. TVM keeps both barriers, since it does not see that the copies differ. `async_copies`
     waits less.
 
-    Prediction: both barriers stay. The wait for a strip overlaps with other warps' arithmetic only,
-    and there are 24 warps instead of 32, since a thread has 67 registers.
+    Prediction: both barriers remain. The wait for a strip overlaps with other warps' arithmetic
+    only, and there are 24 warps instead of 32, since a thread has 67 registers.
 
     Picture: `A_shared` and `B_shared` are twice as high. Both fetches are at the left, because the
     second strip is fetched before the first product. Then the lower half is read, and after it the

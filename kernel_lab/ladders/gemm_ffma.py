@@ -1,4 +1,4 @@
-"""The float32 end of the GPU ladder of the matmul, up to the design of cuBLAS's kernels.
+"""The last float32 rungs of the matmul's GPU ladder, up to the design of cuBLAS's kernels.
 
 These rungs extend `gemm_cuda.ladder`. A multiprocessor of sm_90 (and of sm_80) issues four
 instructions in a cycle, one for each of its quarters, and moves 128 bytes from shared memory. So
@@ -31,8 +31,7 @@ PAD = 4
 
 
 def claims(size: Size) -> str | None:
-    """Return why blocks of 128 x 128 results do not fit a size; None if they do, without a partial
-    tile."""
+    """Return why blocks of 128 x 128 results do not fit a size; None if whole blocks cover it."""
     fit = gemm_cuda.multiples(size, M=TILE, N=TILE, K=STEP)
     return fit or grid_claim(y=size["M"] // TILE)
 
@@ -104,9 +103,9 @@ def large_tiles(sch: Schedule, case: Case) -> None:
     Prediction: on an H100, a step of k takes 64 cycles of shared memory and 32 of arithmetic with 4
     x 4 results, and 128 of each with 8 x 8, for four times as many multiply-adds: a factor of 2.
 
-    Picture: The upper left panel shows that the transposition causes no bank conflicts, thanks to
-    the padding: neighbouring threads store elements 528 words apart, 16 banks on, and each of the
-    32 threads has a bank of its own.
+    Picture: The upper left panel shows that, thanks to the padding, the transposition causes no
+    bank conflicts. Neighbouring threads store elements 528 words apart, which is 16 banks further
+    on, and each of the 32 threads has a bank of its own.
     """
     c, k_outer = tiles(sch, warps=(4, 2), rows=(2, 4), columns=(2, 8))
     sch.decompose_reduction(c, k_outer)
@@ -118,9 +117,9 @@ def warp_tiles(sch: Schedule, case: Case) -> None:
 
     A thread has 6 loads of 16 bytes for 128 multiply-adds. If a warp's load takes four cycles, one
     for each quarter of the warp (as it does if no two threads read the same bytes), then 8 x 8
-    results keep shared memory busy as long as the arithmetic: 4 warps x 16 cycles for 64. Here it
-    is 96 cycles for 128. The price is registers: only two blocks of 128 threads, 8 warps, fit on a
-    multiprocessor.
+    results keep shared memory busy for as long as the arithmetic takes: 4 warps x 16 cycles for 64.
+    Here it is 96 cycles for 128. The price is registers: only two blocks of 128 threads, 8 warps,
+    fit on a multiprocessor.
 
     Prediction: on an H100, 96 cycles of shared memory beside 128 of arithmetic, where both took
     128: 1.33 if they did not overlap. There are 8 warps instead of 16 to hide a load's 600 cycles.
@@ -135,7 +134,7 @@ def warp_tiles(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(expected=(1.05, 1.5), needs="sm_80")
 def async_copies(sch: Schedule, case: Case) -> None:
-    """Copy strips with cp.async, from global to shared memory past the registers, three ahead.
+    """Copy strips with cp.async, which bypasses the registers, three strips ahead.
 
     With 2 warps for each quarter of a multiprocessor, no other warp hides the 600 or more cycles
     until a strip has arrived. A strip's arithmetic takes a warp about 1,100, so the third strip

@@ -1,10 +1,10 @@
-"""The top of the GPU ladder of the matmul: tensor cores.
+"""The last rungs of the matmul's GPU ladder: tensor cores.
 
-These rungs follow the float32 rungs of `gemm_cuda.ladder`. Tensor cores multiply halves, so these
-rungs round: A and B stay float32 in global memory, each block rounds its strips to float16 on their
-way into shared memory, and the sums are float32. Their precision is lower than before (an operand
-keeps 11 bits instead of 24): `precision` states it, the table shows it and the tolerance follows
-it.
+These rungs follow the float32 rungs of `gemm_cuda.ladder`. Tensor cores multiply float16 values, so
+these rungs round. A and B stay float32 in global memory. Each block rounds its strips to float16 on
+their way into shared memory, and the sums are float32. Their precision is lower than before (an
+operand keeps 11 bits instead of 24): `precision` states it, the table shows it and the tolerance
+follows it.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def whole_warp_tiles(size: Size) -> str | None:
 def tensor_cores(sch: Schedule, case: Case) -> None:
     """Multiply 16 x 16 x 16 terms with one instruction of a warp, with operands in float16.
 
-    A tensor core does in one cycle the work of a warp's multiply-adds in many. But with one
-    fragment of results, a warp reads two fragments from shared memory for each multiplication, and
-    strips of 16 terms mean two barriers for each. The kernel waits for memory, so there may be no
+    A tensor core does in one cycle what a warp's multiply-adds do in many. But with one fragment of
+    results, a warp reads two fragments from shared memory for each multiplication, and strips of 16
+    terms mean two barriers for each multiplication. The kernel waits for memory, so there may be no
     gain.
 
     Prediction: loading two fragments takes 8 and 16 cycles of shared memory for 4,096
@@ -197,9 +197,9 @@ def tensor_core_tiles(sch: Schedule, case: Case) -> None:
     or B comes from global memory half as often.
 
     Prediction: half as many fragments are loaded, but each takes twice as many turns, so shared
-    memory stays at 24 cycles for a multiplication. Half as many bytes (11 cycles of an A100's
-    second-level cache instead of 22) and half as many barriers are the gain, a factor of 2 if they
-    took all of the time.
+    memory stays at 24 cycles for a multiplication. The gain is half as many bytes (11 cycles of an
+    A100's second-level cache instead of 22) and half as many barriers: a factor of 2 if these took
+    all of the time.
 
     Picture: The rows are longer, 32 halves in A and 64 in B, and that is worse. In the lower right
     panel, all 8 rows lie in the same four banks, the colour turns red, and a load takes eight

@@ -48,8 +48,8 @@ def reorder(sch: Schedule, case: Case) -> None:
     each step is a widening load, a multiplication, an addition, and a load and a store of C.
 
     Prediction: a vector of 16 products is a widening load of B, a multiplication of 2 cycles, an
-    addition, and a load and a store of C: 2 to 3 cycles. One by one, a product takes 2 to 4: two
-    loads, one of them from the second-level cache.
+    addition, and a load and a store of C: 2 to 3 cycles. One by one, products take 2 to 4 cycles
+    each: two loads, one of them from the second-level cache.
 
     Picture: B is read from front to back for each row of A. A row of C is loaded and stored for
     each k.
@@ -81,7 +81,7 @@ def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
     whole tiles. Only the part of a tile inside C is written.
 
     128 is added to each element of A, so each sum is too large by 128 times the sum of B's column;
-    that is subtracted at the end. Past the edges, B is zero.
+    this excess is subtracted at the end. Past the edges, B is zero.
     """
     from needle_tvm._tvm.names import te, tirx
 

@@ -96,7 +96,7 @@ def lanes(sch: Schedule, case: Case) -> Any:
     A sum in lanes is also more exact: each lane adds a 64th of the terms.
 
     Prediction: a chain of 768 additions becomes 768 / 64 + 2 + 4 = 18, a 43rd, so the chains' 7 of
-    7.6 cycles become 0.2. The 0.4 to 1.3 cycles for loads, stores and the division stay.
+    7.6 cycles become 0.2. The 0.4 to 1.3 cycles for loads, stores and the division remain.
 
     Picture: The sums are the short strokes at the beginning of each row. Most of the remaining
     steps are the last sweep, whose loops have no vectors in the schedule; LLVM vectorises them.

@@ -22,7 +22,7 @@ def shared_out(sch: Schedule, row: Any, case: Case) -> None:
     """Distribute the rows over the threads, in 16 tasks per core, each of several rows.
 
     TVM's runtime allocates a row's temporary buffers in each iteration of the parallel loop. In a
-    loop over tasks that happens once for all rows of a task.
+    loop over tasks, it allocates them once per task.
     """
     from needle_tvm.kernels.blocks import in_tasks
 
@@ -38,7 +38,7 @@ def polynomial_exp(x: Any) -> Any:
     from needle_tvm._tvm.names import te, tirx
 
     given = te.max(x, _LEAST)
-    x = tirx.Var("z", "float32")  # so that its loads are made once
+    x = tirx.Var("z", "float32")  # so that its operands are loaded once
     n = tirx.floor(x * _LOG2_E + 0.5)
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p: Any = _EXP[0]

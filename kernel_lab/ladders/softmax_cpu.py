@@ -74,7 +74,7 @@ def polynomial(sch: Schedule, case: Case) -> Any:
     still chains, one value after another, at four cycles each.
 
     Prediction: a call takes 10 to 20 cycles, and the two chains of the maximum and the sum 7 to 8.
-    Twenty operations for 16 lanes take 1.3 to 2 cycles per value; the chains stay. So 18 to 28
+    Twenty operations for 16 lanes take 1.3 to 2 cycles per value; the chains remain. So 18 to 28
     cycles become 9 to 10.
 
     Picture: No access has changed, since the polynomial accesses no memory.
@@ -104,7 +104,7 @@ def lanes(sch: Schedule, case: Case) -> Any:
 
     Prediction: the chains' 7 to 8 cycles become a 43rd of that: a chain has 16 steps of four
     independent vectors, and the folding at the end. Of 9 to 10 cycles, the 2 to 3 for the
-    exponential and the quotient stay.
+    exponential and the quotient remain.
 
     Picture: The sweep over x for the maximum is now a steep stroke. The sweep for the exponentials
     is not: the trace follows the schedule's loops, and does not show LLVM's own vectors.

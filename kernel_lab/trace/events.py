@@ -18,8 +18,8 @@ class BufferInfo:
     Buffers of scope "global" share one address space, in the order in which the kernel names them,
     each aligned to 256 bytes. A buffer of another scope lies in the memory of its owner (a block, a
     thread or a CPU worker), and each owner's addresses start from 0. `shape` is an argument's
-    declared shape, and the flat shape of other buffers. `owned` says that each worker (at least
-    each CPU worker or GPU block) has its own copy, in any scope.
+    declared shape, and the flat shape of other buffers. `owned` says whether each CPU worker or GPU
+    block (or each thread of it) has its own copy, in any scope.
     """
 
     name: str
@@ -77,7 +77,7 @@ class LoopValues:
 
 @dataclass(frozen=True)
 class Trace:
-    """Every access of a run, one entry of each array per access of one element.
+    """Every access of a run. Each array has one entry for each access to an element.
 
     `site` indexes `sites`, `index` is the element in the flat buffer. `time` counts steps: one step
     is one load or store instruction. The threads of a block, and all blocks, take their steps
@@ -161,14 +161,14 @@ class Trace:
         )
 
     def of_buffer(self, name: str) -> Trace:
-        """Return the accesses of the buffers called `name`. Raises KeyError if there are none."""
+        """Return the accesses to the buffers called `name`. Raises KeyError if there are none."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.name == name]
         if not wanted:
             raise KeyError(f"no buffer {name!r}; there are {[b.name for b in self.buffers]}")
         return self.select(np.isin(self.buffer, wanted))
 
     def of_scope(self, scope: str) -> Trace:
-        """Return the accesses of the buffers of `scope` ("global", "shared", "local")."""
+        """Return the accesses to the buffers of `scope` ("global", "shared", "local")."""
         wanted = [number for number, buffer in enumerate(self.buffers) if buffer.scope == scope]
         return self.select(np.isin(self.buffer, wanted))
 

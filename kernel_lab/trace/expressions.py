@@ -1,9 +1,9 @@
 """TIR expressions as Python text.
 
 Expressions become code that runs either on Python numbers (serial code) or on NumPy arrays of shape
-(threads, lanes). Values that do not differ between threads and lanes stay numbers in both. Each
-load becomes a line of its own, so that it is recorded in the order of execution. A branch that
-contains loads runs only for the threads that take it.
+(threads, lanes). In both kinds of code, values that are the same for all threads and lanes stay
+numbers. Each load becomes a line of its own, so that it is recorded in the order of execution. A
+branch that contains loads runs only for the threads that take it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
 
 
-# The functions in LLVM IR that schedules come with, by name.
+# Python versions of the LLVM IR functions that accompany some schedules, by name.
 EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 

@@ -8,13 +8,13 @@ the instructions that these functions compile to since sm_75:
 - a load of an operand, as `ldmatrix.x4` reads it: thread t reads the 8 adjacent elements of row
   t % 16 from column 8 (t // 16) on, 16 bytes in one instruction;
 - a load or store of sums, in the layout of `mma.m16n8`'s accumulators: thread t has columns
-  2 (t % 4) and 2 (t % 4) + 1 of row t // 4, and the same 8 rows and 8 columns further on: four
-  instructions of two adjacent elements.
+  2 (t % 4) and 2 (t % 4) + 1 of row t // 4, and the corresponding elements 8 rows and 8 columns
+  further on: four instructions of two adjacent elements.
 
 A "row" is a run of adjacent elements in memory, which is a column of the matrix if the layout is
 "col_major". Fragments are registers: their own accesses are not recorded.
 
-Products of halves are exact in float32, and are summed in float32, in NumPy's order.
+Products of float16 values are exact in float32, and are summed in float32, in NumPy's order.
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ def _all(m: Machine, pattern: np.ndarray) -> np.ndarray:
 
 
 def _inside(m: Machine, number: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """Return the indices of the elements that the threads access in the fragment of that
-    `number`."""
+    """Return the indices of the elements that the threads access in fragment `number`."""
     return uniform(m, number, "fragment") * EDGE**2 + _all(m, rows * EDGE + columns)
 
 

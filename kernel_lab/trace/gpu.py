@@ -53,7 +53,7 @@ class SiteReport:
 
     @property
     def finding(self) -> str | None:
-        """A description of the access's fault; None if it has none."""
+        """A description of what makes the access slow; None if nothing does."""
         verb = "store to" if self.is_store else "load of"
         if self.scope == "shared" and self.degree > 1:
             return f"bank conflict: the {verb} {self.text} takes up to {self.degree} turns per warp"
@@ -109,7 +109,7 @@ def _side_by_side(trace: Trace) -> np.ndarray:
 
 def site_reports(trace: Trace) -> list[SiteReport]:
     """Return a report on each load and store of global and shared memory, in the order in which
-    they appear in the kernel's text."""
+    they appear in the kernel's source."""
     number = instructions(trace)
     scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
     reports = []
@@ -184,8 +184,8 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """Return the part of the warp with which each access is served: a half at 8 bytes per thread, a
-    quarter at 16."""
+    """Return, for each access, the number of the part of its warp that is served together: parts
+    are half warps at 8 bytes per thread, quarter warps at 16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
     bytes_each = (members * size / np.maximum(threads, 1))[group]
@@ -194,8 +194,8 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Return a line for each fault of a kernel: loads of elements that had not been stored, mostly
-    idle warps, uncoalesced accesses and bank conflicts."""
+    """Return a line for each problem of a kernel: loads of elements that had not been stored,
+    mostly idle warps, uncoalesced accesses and bank conflicts."""
     lines = [
         f"unset: {counted(count, 'load')} from {name} of elements that had not been stored"
         for name, count in trace.unset.items()

@@ -2,7 +2,7 @@
 
 The kernel is lowered by TVM's own passes to loops over flat buffers, turned into a Python program
 (statements.py, expressions.py) and run on NumPy memory (machine.py). So its results can be compared
-with NumPy's, as the compiled kernel's can.
+with NumPy's, like those of the compiled kernel.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def trace(
     `func_or_module` is a PrimFunc, or a module holding one; it may have blocks (as a schedule
     leaves it) or be lowered already. `inputs` are arrays for its first arguments, or a mapping from
     names to arrays; other arguments start as NaN (integers as 0). `cores` is the number of workers
-    that parallel CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are
-    executed but not recorded. With `follow`, the trace records the values of the loops' variables.
+    that parallel CPU loops are assigned to. Accesses to memory of the scopes in `ignore` ("local")
+    are executed but not recorded. With `follow`, the trace records the values of the loops'
+    variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
     unsupported code (tensor-core instructions that fragments.py and mma.py do not have, calls to
@@ -53,8 +54,8 @@ def trace(
     name, function = lowered(func_or_module)
     program = Program(tuple(ignore), follow)
     run = program.build(function)
-    # The estimate counts accesses that predicates may skip. So it decides only if it is far above
-    # the limit.
+    # The estimate also counts accesses that predicates may skip, so it stops the run only if it is
+    # far above the limit.
     if program.estimate > ROOM * limit:
         raise TraceTooLarge(_too_many(name, f"up to {program.estimate:,}", limit))
     arguments = _arguments(program, inputs)
@@ -212,7 +213,7 @@ def _loop_values(
         if number in program.parallel_nests:
             columns = threads[inside][:, None]
         else:
-            # The last turn that began at or before the access.
+            # The last iteration that began at or before the access.
             place = np.searchsorted(np.array(starts[number]), steps[inside], side="right") - 1
             columns = np.array(turns[number], np.int32).reshape(-1, len(nest))[place]
         for (name, extent), column in zip(nest, columns.T, strict=True):

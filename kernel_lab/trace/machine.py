@@ -45,7 +45,7 @@ def filled(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 class Machine:
-    """Runs the generated program. `log` holds an entry per step: an integer (element * sites +
+    """Runs the generated program. `log` holds an entry per step: an integer (element << SITE_BITS |
     site) for a single access, a tuple (site, elements, active) for the accesses of many threads or
     lanes.
     """
@@ -74,7 +74,8 @@ class Machine:
         threads = np.arange(self.width)[:, None]
         if self.width == 1 or share == "all":
             return Storage(name, size, share, filled(size, dtype))
-        # If warps matter, blocks are whole warps, so counting across blocks numbers the warps.
+        # If warps matter, blocks consist of whole warps, so thread // WARP numbers all blocks'
+        # warps.
         owner = threads // {"block": self.block_size, "warp": WARP}.get(share, 1)
         copies = int(owner[-1, 0]) + 1
         data = filled(size * copies, dtype)
@@ -95,7 +96,7 @@ class Machine:
         self.width = self.block_size = 1
 
     def barrier(self) -> None:
-        """Record a barrier. The threads of a block run in step anyway."""
+        """Record a barrier. The threads of a block run in lockstep anyway."""
         self.barriers.append(len(self.log))
 
     def turn(self, nest: int, values: tuple[int, ...]) -> None:
@@ -161,7 +162,7 @@ class Machine:
         result.
 
         `strides` are the axes' strides in the threads' numbers. Values are combined in the order of
-        the numbers; the compiled kernel has another order, so results may differ in the last bits.
+        the numbers; the compiled kernel uses another order, so results may differ in the last bits.
         """
         values = np.broadcast_to(value, (self.width, 1))[:, 0].copy()
         for stride, extent in zip(strides, extents, strict=True):

@@ -1,10 +1,10 @@
-"""PTX's tensor-core instructions in a trace: ldmatrix.x4 and mma.m16n8k16, for halves.
+"""PTX's tensor-core instructions in a trace: ldmatrix.x4 and mma.m16n8k16, for float16.
 
 All 32 threads of a warp execute an instruction together, and the PTX ISA ("Matrix fragments for
 mma.m16n8k16 with floating point type", "ldmatrix") says which thread has which element. Fragments
 are memory of scope "warp": each thread holds a part of the array in its registers, so accesses to
 the array are not recorded. The 16 bytes at each thread's address for ldmatrix are recorded as one
-access of 8 halves by that thread.
+access of 8 elements by that thread.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ LINE = 64  # bytes of a cache line
 
 @dataclass(frozen=True)
 class BufferCounts:
-    """Accesses of a buffer, by element and by cache line.
+    """Accesses to a buffer, by element and by cache line.
 
     `elements` and `bytes` count distinct elements; if each block or thread has a copy of the
     buffer, they count within one copy. `line_accesses` counts how often an instruction touched a
@@ -171,7 +171,7 @@ def cache_misses(trace: Trace, size: int, line: int = LINE) -> CacheMisses:
     """Return the misses that `cache` counts for a fully associative cache.
 
     Raises LabUsageError for a trace of several workers, each of which has its own cache, and for a
-    size that is not whole lines.
+    size that is not a whole number of lines.
     """
     if trace.worker.any():
         raise LabUsageError(
@@ -191,11 +191,11 @@ def stack_distances(sequence: np.ndarray) -> np.ndarray:
     A fully associative LRU cache of n lines hits exactly where the distance is below n: Mattson,
     Gecsei, Slutz, Traiger, "Evaluation techniques for storage hierarchies", IBM Systems Journal
     9(2), 1970. Bennett and Kruskal, "LRU stack processing", IBM J. Res. Dev. 19(4), 1975, count in
-    n log n with a tree over the trace, one entry after another. Here the same count is taken for
-    all entries at once. Let p(i) be the position where entry i's value was last seen. An entry j
-    between p(i) and i repeats the value of another entry between them if p(j) > p(i). So the count
-    is i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions, which a
-    merge sort counts level by level.
+    n log n with a tree over the trace, one entry after another. This function computes the same
+    counts for all entries at once. Let p(i) be the position where entry i's value was last seen. An
+    entry j between p(i) and i repeats the value of another entry between them if p(j) > p(i). So
+    the count is i - p(i) - 1, less the number of j < i with p(j) > p(i). Such pairs are inversions,
+    which a merge sort counts level by level.
     """
     sequence = np.asarray(sequence)
     places = np.arange(len(sequence))

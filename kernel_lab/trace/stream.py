@@ -2,7 +2,7 @@
 
 The addresses of a kernel's loads and stores depend only on its loop variables, never on data. So
 its loops become C++ that computes only the addresses and passes them to a model of the caches. A
-compiled program handles some hundred million accesses in a second; `trace` needs a minute for ten
+compiled program handles about a hundred million accesses per second; `trace` needs a minute for ten
 million. The two agree access by access: same order, same addresses, same assignment to workers.
 """
 

@@ -98,8 +98,7 @@ def shapes_separable(size: Size) -> list[tuple[int, ...]]:
 
 
 def _taps(extent: int, size: Size) -> int:
-    """Return the number of pairs of a result and a tap along one axis that meet inside the
-    image."""
+    """Return the number of (result, tap) pairs along one axis whose pixel lies inside the image."""
     left = before(size)
     offsets = range(-left, size["K"] - left)
     return sum(max(0, extent - abs(offset)) for offset in offsets)

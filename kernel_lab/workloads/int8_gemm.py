@@ -10,7 +10,9 @@ import numpy as np
 from kernel_lab.workload import Array, Case, Size, Workload
 from kernel_lab.workloads import gemm
 
-_LONGEST = 1 << 16  # terms that every rung can sum: products in some rungs reach 255 x 128 < 2^15
+# The most terms whose sum fits into 32 bits in every rung; in some rungs, products reach 255 x 128,
+# which is below 2^15.
+_LONGEST = 1 << 16
 
 
 def define(case: Case) -> list[Any]:

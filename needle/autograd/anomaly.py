@@ -39,7 +39,7 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """A context in which every op notes the line of user code that called it, and a backward pass
+    """A context in which every op records the line of user code that called it, and a backward pass
     raises RuntimeError at the first op with a NaN or infinite gradient. The error names the op and
     the line. All threads slow down. If check_nan is False, gradients are not checked.
 
@@ -77,7 +77,7 @@ def _set(on: bool, checks: bool) -> tuple[bool, bool]:
 
 
 def note_line(node: Node) -> None:
-    """Note the line of user code that makes `node`."""
+    """Record the line of user code that created `node`."""
     node.attached = Attached()
     node.attached.made_at = user_line()
 

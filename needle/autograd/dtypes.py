@@ -57,7 +57,7 @@ def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | f
 
 
 def as_ndarray(array: Any, device: DeviceLike | None, dtype: Any) -> NDArray:
-    """Return the NDArray of a Tensor made from `array` (see Tensor)."""
+    """Return the NDArray for a Tensor made from `array` (see Tensor)."""
     if isinstance(array, NDArray):
         array = array if device is None else array.to(device)
         return array if dtype is None else array.astype(dtype, copy=False)

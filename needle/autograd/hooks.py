@@ -1,7 +1,7 @@
 """Hooks on the gradient of a tensor, and `retain_grad` for non-leaves.
 
-They are stored on the tensor's node, where the engine finds them. Anomaly mode (see `anomaly`) also
-notes on a node the line of user code that made it.
+They are stored on the tensor's node, where the engine finds them. In anomaly mode (see `anomaly`),
+a node also records the line of user code that created it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Attached:
         self.hooks: tuple[Hook, ...] = ()  # called with the gradient
         self.accumulated: tuple[Hook, ...] = ()  # called with a leaf after its `grad` has changed
         self.keeps = False  # whether a node that is not a leaf keeps its gradient
-        self.made_at = ""  # the user's line, in words that end a sentence
+        self.made_at = ""  # the line of user code that made the node, as the end of a message
 
 
 class Hook:

@@ -25,7 +25,7 @@ def checkpoint(
     sublinear memory cost"). Without arguments, `checkpoint` is a decorator, and every call of the
     decorated function is treated in this way.
 
-    Gradients are the same, bit by bit, if the function does the same both times. With
+    Gradients are the same, bit for bit, if the function does the same both times. With
     `preserve_rng_state`, needle's random numbers are the same both times. Running statistics are
     updated once. Compiled code chooses by itself which values to keep. PyTorch's `use_reentrant`
     has no effect.
@@ -80,7 +80,8 @@ class Recomputed:
 
 
 class _Run:
-    """The nodes that a call made, in the order of their ops, and the outside tensors it used."""
+    """The nodes that a call made, in the order of their ops, and the tensors from outside that it
+    used."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -137,7 +138,7 @@ class _Block:
                 node.saved, node.output = Recomputed(self, number), None
 
     def restore(self, node: Node, number: int) -> None:
-        """Set the saved values of `node`, made by op `number` of the call, from a new run."""
+        """Set the saved values of `node`, which op `number` of the call made, from a new run."""
         if self._values is None:
             self._run_again()
         assert self._values is not None and node.op is not None

@@ -331,7 +331,7 @@ class Tensor(Value, Hooked, TensorMethods):
         self, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
     ) -> Tensor:
         """Return this tensor on another device or in another dtype, or both: `x.to("cuda")`,
-        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. `x.to(y)` takes the device and the
+        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. `x.to(y)` uses the device and the
         dtype of the tensor y. Returns self if nothing changes. `non_blocking` is accepted and has
         no effect.
 

@@ -43,7 +43,7 @@ def allow_tf32(allow: bool, /) -> None:
 
 def tf32_allowed() -> bool: ...
 def add_library_folders(folders: Sequence[str], /) -> None:
-    """Add folders in which to look for cuBLAS if the loader does not find it."""
+    """Add folders to search for cuBLAS if the loader does not find it."""
 
 def transfer(x: View, device: int, /) -> View:
     """Return a compact copy on another device."""

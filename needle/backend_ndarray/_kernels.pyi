@@ -1,4 +1,5 @@
-"""Functions common to the native modules. Only type checkers read this stub; it has no module.
+"""Functions common to the native modules. This stub is only for type checkers; no such module
+exists at run time.
 
 numpy_backend.py has the same functions and documents them.
 """

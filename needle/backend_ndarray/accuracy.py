@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 # Largest error in units in the last place of the result, for (float32, float64). Every CPU device
-# and instruction set stays within these bounds (test_nd_accuracy.py).
-# Moves, comparisons, bitwise operations, + - * / sqrt, square, reciprocal, floor, ceil, round,
-# trunc, abs, sign and the remainders and integer quotients of divisions are exact: correctly
-# rounded, with the same bits on every device.
+# and instruction set stays within these bounds (test_nd_accuracy.py). Moves, comparisons, bitwise
+# operations, + - * / sqrt, square, reciprocal, floor, ceil, round, trunc, abs, sign, remainders and
+# integer quotients are exact: results are correctly rounded and have the same bits on every device.
 ULPS: dict[str, tuple[int, int]] = {
     "exp": (4, 1),
     "expm1": (3, 1),

@@ -23,8 +23,8 @@ def count(owner: str, what: str, value: Any, least: int = 1) -> int:
 
 
 def counts(owner: str, **values: Any) -> None:
-    """Check that each of `values` is an integer of at least 1. Raises the errors of `count`, which
-    name the callee, `owner`."""
+    """Check that each of `values` is an integer of at least 1. Raises errors as `count` does; they
+    name the callee `owner`."""
     for what, value in values.items():
         count(owner, what, value)
 

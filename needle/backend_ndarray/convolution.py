@@ -1,8 +1,8 @@
 """Convolutions of NDArrays over (N, H, W, C) by the device's own kernels.
 
 A weight is (kh, kw, C, O); stride, padding and dilation are pairs (rows, columns). The kernels take
-two float32 or two float64 inputs (`supported`). They raise ValueError if shapes or the window do
-not fit, and never write to their inputs.
+two float32 or two float64 inputs (`supported`). They raise ValueError if the shapes do not match or
+the window does not fit, and never write to their inputs.
 """
 
 from __future__ import annotations

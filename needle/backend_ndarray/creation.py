@@ -7,7 +7,7 @@ from typing import Any
 from .masked import refuse_masked
 from .ndarray import DeviceLike, NDArray, as_device, cuda, default_device, wrap
 
-# DLPack's device types: host memory (also pinned) and CUDA memory (also managed).
+# DLPack's device types for host memory (plain, pinned) and for CUDA memory (plain, managed).
 _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
@@ -63,6 +63,7 @@ def from_dlpack(source: Any, device: DeviceLike | None = None) -> NDArray:
 
 
 def where(condition: NDArray, a: Any, b: Any) -> NDArray:
-    """Return elements of `a` where `condition` is true, else of `b`. All three broadcast."""
+    """Return the elements of `a` where `condition` is true, and of `b` elsewhere. All three
+    broadcast."""
     x, y = condition.operand(a), condition.operand(b)
     return wrap(condition.device, condition.device.kernels.where(condition.view, x, y))

@@ -51,7 +51,7 @@ def _library_folders() -> list[str]:
 
 
 class _Current(threading.local):
-    """The stream of this thread's work on each device; no entry for the default stream."""
+    """This thread's stream on each device; devices on the default stream have no entry."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -64,8 +64,8 @@ class Stream:
     """A queue of work besides the device's default stream. `with stream:` sends this thread's work
     on the device to the stream.
 
-    Arrays may be used on any stream, in any order: work on an array waits for the array's latest
-    work, whichever stream ran it.
+    Arrays may be used on any stream, in any order: work on an array waits until earlier work on the
+    same array is done, even if that work runs on another stream.
     """
 
     def __init__(self, module: Any, index: int) -> None:

@@ -21,7 +21,7 @@ SMALL_INTEGER = ("int8", "uint8", "int16", "uint16")
 INTEGER = ("int32", "int64", *SMALL_INTEGER)
 DTYPES = (*FLOATING, *INTEGER, "bool")
 ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
-_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy needs microseconds to build a name
+_NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to build a name
 
 # Float-valued functions (exp, true division, mean) compute non-float inputs in this type.
 FLOAT_OF_INTEGER = "float64"
@@ -80,8 +80,8 @@ def compute_dtype(dtype: str) -> str:
 
 
 def is_narrow(dtype: str) -> bool:
-    """Return whether `dtype` is computed in a wider dtype: a half, or an integer of 8 or 16
-    bits."""
+    """Return whether `dtype` is computed in a wider dtype, as half precision and integers of 8 and
+    16 bits are."""
     return compute_dtype(dtype) != dtype
 
 
@@ -110,10 +110,10 @@ def astype(x: Any, dtype: str) -> Any:
     """Convert a NumPy array `x` to `dtype` like x.astype(dtype), but round only once from any
     dtype. Floats out of range become infinite.
 
-    ml_dtypes converts to bfloat16 through float32, so it rounds twice; it does not support all
+    ml_dtypes converts to bfloat16 through float32, so it rounds twice; nor does it support all
     types.
     """
-    if x.dtype == np.dtype(dtype):  # names do not show swapped bytes
+    if x.dtype == np.dtype(dtype):  # a dtype's name does not show swapped bytes
         return x
     name = x.dtype.name
     if name == "bfloat16":

@@ -63,7 +63,7 @@ class Elementwise:
         raise NotImplementedError
 
     def _wrap(self, view: Any) -> Self:
-        """Return an array of a kernel's result on this device, without checks."""
+        """Wrap a kernel's result in an array on this device, without checks."""
         out: Any = _new(type(self))
         out.device = self.device
         out.view = view

@@ -97,7 +97,8 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
             result[i] = 1
             i += 1
             continue
-        # Find the smallest groups of old axes [j, k) and new axes [i, m) of equal size.
+        # Find the smallest groups of old axes [j, k) and new axes [i, m) with equally many
+        # elements.
         k, m = j + 1, i + 1
         have, want = old[j][0], new[i]
         while have != want:
@@ -161,7 +162,7 @@ def basic_layout(key: Any, shape: Ints, strides: Ints, offset: int) -> Layout:
             if count:
                 offset += start * s
             new_shape.append(count)
-            new_strides.append(step * s if count > 1 else s)  # a step beyond the end may be huge
+            new_strides.append(step * s if count > 1 else s)  # a step past the end may be huge
         else:
             i = as_int(entry)
             if not -n <= i < n:
@@ -268,8 +269,8 @@ def arrange(
 
 def linear_index(arrays: list[Any], extents: Ints, shape: Ints) -> np.ndarray[Any, Any]:
     """Combine index `arrays`, one for each axis of `extents`, into one linear index of shape
-    `shape`. Raises IndexError if a value is out of range; as in NumPy, an empty `shape` is not
-    checked."""
+    `shape`. Raises IndexError if a value is out of range; as in NumPy, nothing is checked if
+    `shape` is empty."""
     linear = np.zeros(shape, np.int64)
     if not linear.size:
         return linear

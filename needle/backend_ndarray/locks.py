@@ -11,8 +11,9 @@ def fork_safe_lock() -> threading.RLock:
     """Return a reentrant lock that no other thread holds while the process forks.
 
     A plain lock that another thread holds during a fork stays locked in the child for ever, and the
-    data it guards may be half changed. os.fork acquires these locks in reverse order of creation,
-    so if a thread acquires one lock while it holds a second one, the second must be created later.
+    data it guards may be half changed. os.fork acquires these locks in reverse order of creation.
+    So if a thread acquires a lock while it holds another, the held one must have been created
+    later.
     """
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):

@@ -1,5 +1,6 @@
 """Devices and the arrays on them. They are in one file because they create each other: a device's
-factories return arrays, and an array for which no device is named goes to the default device."""
+factories return arrays, and an array that is created without a device goes to the default
+device."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class Device:
         self.kernels.reset_peak_memory()
 
     def memory_cached(self) -> int:
-        """Return the number of bytes that no array uses but that are kept for future arrays."""
+        """Return the number of unused bytes that are cached for future arrays."""
         return self.kernels.memory_cached()
 
     def empty_cache(self) -> None:
@@ -111,8 +112,8 @@ class Device:
         }
 
     def set_memory_limit(self, limit: int | None) -> None:
-        """Limit the bytes that arrays may take from the device to `limit` (None: no limit).
-        Allocations beyond the limit raise MemoryError.
+        """Limit the memory that arrays may allocate on the device to `limit` bytes (None: no
+        limit). Allocations beyond the limit raise MemoryError.
 
         Raises RuntimeError for a CPU, whose memory belongs to the process.
         """
@@ -173,8 +174,8 @@ class Device:
         return array(np.random.random_sample(_shape(shape)) < p, dtype, self)
 
     def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
-        """Return the rows of the `n` x `n` identity matrix of `dtype` that the integer array `i`
-        selects. The shape is i.shape + (n,). Raises IndexError for an index outside 0..n - 1."""
+        """Select rows of the `n` x `n` identity matrix of `dtype` by the integer array `i`. The
+        shape of the result is i.shape + (n,). Raises IndexError for an index outside 0..n - 1."""
         values = i.numpy() if hasattr(i, "numpy") else i
         with np.errstate(invalid="ignore"):  # NaN and infinities are refused below
             index = as_numpy(values, "one_hot").astype(np.int64)
@@ -230,7 +231,7 @@ setattr(cuda, "is_available", _is_available)  # noqa: B010  (for type checkers)
 
 
 def default_device() -> Device:
-    """Return the device for arrays for which no device is named: the native CPU."""
+    """Return the device that arrays are on by default: the native CPU."""
     return _CPU
 
 

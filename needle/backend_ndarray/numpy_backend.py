@@ -191,8 +191,8 @@ def scatter(dst: View, index: View, src: View, axis: int) -> None:
 
 
 def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
-    """Compute dst[..., index, ...] += src in place. Repeated indices accumulate (halves in
-    float32)."""
+    """Compute dst[..., index, ...] += src in place. Repeated indices accumulate, half precision in
+    float32."""
     where, values = _at(dst, index, src, axis, "scatter_add")
     if not is_half(dst.dtype):
         np.add.at(dst.np, where, values)
@@ -209,7 +209,7 @@ def take_along(x: View, index: View, axis: int) -> View:
 
 def put_along(x: View, index: View, src: View, axis: int, how: str) -> View:
     """Return a copy of x in which the elements at the positions `index` along the axis are combined
-    with those of src: `how` is set, add, mul, max or min. src broadcasts to the shape of the
+    with the elements of src: `how` is set, add, mul, max or min. src broadcasts to the shape of the
     index."""
     where = along(x.np, index.np, axis, "put_along")
     with np.errstate(all="ignore"):

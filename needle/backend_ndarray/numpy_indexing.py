@@ -14,7 +14,7 @@ _COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.min
 
 
 def places(index: Array, extent: int, what: str) -> Array:
-    """Return `index` with negative positions, which count from the end, made non-negative. Raises
+    """Convert negative positions in `index`, which count from the end, to non-negative ones. Raises
     IndexError if a position is out of range, and TypeError for an index that does not hold
     integers."""
     if index.dtype.name not in INTEGER:

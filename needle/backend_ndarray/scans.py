@@ -112,7 +112,7 @@ def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
 
 def searchsorted(x: Array, values: Array, right: bool) -> Array:
     """Apply np.searchsorted to each row along the last axis. If a row is not sorted, which NumPy
-    leaves undefined, the result is that of the binary search below."""
+    leaves undefined, the result is whatever the binary search below finds."""
     if x.ndim > 1:
         out = np.zeros(values.shape, "int64")
         for line in np.ndindex(x.shape[:-1]):

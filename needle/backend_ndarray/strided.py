@@ -24,8 +24,8 @@ _ALL_AXES = tuple(tuple(range(ndim)) for ndim in range(17))  # arrays have at mo
 
 
 def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """Return `values` as a NumPy array of `dtype`, or of a dtype that needle stores (see `array`).
-    Raises TypeError for elements that needle cannot store, and for masked arrays."""
+    """Return `values` as a NumPy array of `dtype` (None: see `array`). Raises TypeError for
+    elements that needle cannot store, and for masked arrays."""
     host = values if isinstance(values, np.generic) else as_numpy(values, "array")
     if dtype is None:
         weak = host is not values and host.dtype == np.float64 and not hasattr(values, "dtype")
@@ -127,9 +127,9 @@ class Strided(Elementwise):
         """Return a DLPack capsule over the same memory (or over a copy, if requested). Raises
         BufferError if `dl_device` is not the array's device.
 
-        The memory may be used at once on `stream`, the consumer's stream. On a CUDA device it is
-        None (the legacy default stream), 1, 2 or a handle, or -1 if the consumer orders its work
-        itself.
+        Work on `stream`, the consumer's stream, may use the memory at once. On a CUDA device
+        `stream` is None (the legacy default stream), 1, 2 or a handle, or -1 if the consumer orders
+        its work itself.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self.device} memory cannot be exported to device {dl_device}")
@@ -156,7 +156,7 @@ class Strided(Elementwise):
 
     def as_strided(self, shape: Any, strides: Any, offset: int | None = None) -> Self:
         """Return another view of the same buffer with this `shape`, `strides` and `offset` (None:
-        the same). Raises ValueError if the view would leave the buffer."""
+        this view's). Raises ValueError if the view would leave the buffer."""
         at = self.offset if offset is None else as_int(offset)
         return self._restride(tuple(map(as_int, shape)), tuple(map(as_int, strides)), at)
 
@@ -207,8 +207,8 @@ class Strided(Elementwise):
         )
 
     def broadcast_to(self, shape: Any) -> Self:
-        """Return a view in `shape`, which repeats axes of extent 1 and missing leading axes by
-        strides of 0. Raises ValueError if the shapes do not broadcast."""
+        """Return a view in `shape`. Strides of 0 repeat the axes of extent 1 and the missing
+        leading axes. Raises ValueError if the shapes do not broadcast."""
         new = tuple(map(as_int, shape))
         old, lead = self.shape, len(new) - self.ndim
         if lead < 0 or any(n not in (1, m) for n, m in zip(old, new[lead:], strict=True)):
@@ -324,8 +324,8 @@ class Strided(Elementwise):
     def operand(self, other: Any) -> Any:
         """Return the kernel operand for `other`: a view on this device or a Python scalar.
 
-        NumPy scalars are weak like Python scalars, so np.prod(shape), for example, promotes
-        nothing. Return NotImplemented for a value that is not an array. Raises ValueError for an
+        NumPy scalars are weak like Python scalars, so np.prod(shape), for example, never widens a
+        dtype. Return NotImplemented for a value that is not an array. Raises ValueError for an
         array on another device.
         """
         if isinstance(other, Strided):

@@ -62,12 +62,13 @@ def named(
     is_method: bool = False,
     is_composed: bool = False,
 ) -> Callable[..., Any]:
-    """Wrap `function` so that its keywords are checked. Return it unchanged if it is wrapped
-    already, takes any keyword, or takes only tensors, which nobody passes by name. Arguments after
-    a star, such as `*shape`, may also be passed by name, as a tuple. `owner` is the function's name
-    in errors; for a constructor it is the class (None). With `is_method`, the first parameter is
-    never passed by name. With `is_composed`, errors from the functions that it calls also begin
-    with `owner`: a caller of `kl_div` does not know `multiply`."""
+    """Wrap `function` so that its keywords are checked. Return it unchanged if it is already
+    wrapped, accepts any keyword, or takes only tensors, which callers do not pass by name.
+    Arguments after a star, such as `*shape`, may also be passed by name, as a tuple. `owner` is the
+    function's name in errors; None means a constructor, whose errors name the class. With
+    `is_method`, the first parameter is never passed by name. With `is_composed`, errors from the
+    functions that `function` calls also begin with `owner`: a caller of `kl_div` does not know
+    `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -125,7 +126,8 @@ class _Renaming:
             given = dict(zip(self._positional[self._hidden :], args[self._hidden :], strict=False))
             if twice := given.keys() & kwargs.keys():
                 raise TypeError(f"{owner}: {min(twice)!r} is given twice")
-            # An argument that is its default counts as not given, so its other name may be given.
+            # An argument that has its default value counts as not given, so another name for it may
+            # be given.
             given |= kwargs
             empty, defaults = inspect.Parameter.empty, self._defaults
             given = {k: v for k, v in given.items() if v is not defaults.get(k, empty)}

@@ -128,7 +128,7 @@ class _GradMode:
 
 
 class _FixedMode(_GradMode):
-    """A gradient mode that its class fixes. The class itself may also decorate a function."""
+    """A gradient mode that is fixed by its class. The class itself may also decorate a function."""
 
     __slots__ = ()
     _recording: bool

@@ -57,7 +57,7 @@ def _half_of_bits(bits: Tensor) -> Tensor:
 
 
 def is_negative(x: Tensor) -> Tensor:
-    """Return whether the sign bit of each number is set; it may also be set in zeros and NaNs."""
+    """Return whether the sign bit of each number is set, as it is in -0.0 and in some NaNs."""
     if x.dtype in FLOATING:
         x = ops.bitcast(x if x.dtype in _MANTISSA else ops.cast(x, "float32"))
     return ops.less(x, 0)

@@ -3,11 +3,11 @@
 A few bytes of a file (a shape, a scale, a count) can request more memory than any machine has. So
 each request is checked against the budget before anything is allocated. The budgets are:
 
-- for each tensor whose size such numbers decide, and for the tables that make it: MOST_ELEMENTS,
-  or 64 times the elements of all inputs of the call;
-- for the constants that are computed when a model is loaded: MOST_ELEMENTS beyond four times the
-  contents of the file;
-- for each loop of an eager call, with the loops in it: MOST_ITERATIONS.
+- for each tensor whose size depends on such numbers, and for each table used to compute it:
+  MOST_ELEMENTS or 64 times the elements of all inputs of the call, whichever is larger;
+- for the constants that are computed when a model is loaded: MOST_ELEMENTS plus four times the
+  elements of the constants in the file;
+- for each loop of an eager call, including its inner loops: MOST_ITERATIONS.
 
 The error names the request and the budget.
 """
@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1 << 28  # 1 GiB of float32
 _GROWTH = 64  # results per input element: enlarging an image 8 x 8 times makes 64
 MOST_ITERATIONS = 1 << 18
 
-_room: ContextVar[int] = ContextVar("room", default=0)  # elements allowed to each tensor of a call
+_room: ContextVar[int] = ContextVar("room", default=0)  # elements allowed per tensor of a call
 _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=None)
 
 

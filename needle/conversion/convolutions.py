@@ -24,8 +24,7 @@ def kernels_last(w: Tensor) -> Tensor:
 
 
 def channelwise(x: Tensor, ndim: int) -> Tensor:
-    """Return x, which has one element per channel, reshaped to broadcast along axis 1 of `ndim`
-    axes."""
+    """Reshape x, which has one element per channel, to broadcast along axis 1 of `ndim` axes."""
     return ops.reshape(x, (*x.shape, *(1,) * (ndim - 2)))
 
 

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with matrices, with separate real and imaginary parts."""
+"""Fourier transforms by matrix products, with separate real and imaginary parts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..autograd.tensor import Tensor, make_const
 from ..sizes.dims import Expression
 from .node import NamedNode
 
-_LONGEST = 512  # the longest transform that is one product with a matrix
-_LARGEST_PRIME = 4096  # the largest prime factor of a length; its transform needs a matrix
+_LONGEST = 512  # the longest transform that is a single matrix product
+_LARGEST_PRIME = 4096  # the largest prime factor allowed; its transform is one matrix product
 
 Parts = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None stands for 0
 
@@ -89,9 +89,9 @@ def signal_of_half(parts: Any, n: int) -> Tensor:
 
 
 def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
-    """Return the transform without its scale. It is one product with a matrix or, if the signal is
-    long and its length n is not prime, transforms of two lengths whose product is n (Cooley and
-    Tukey 1965)."""
+    """Return the transform without its scale. It is one matrix product or, if the signal is long
+    and its length n is not prime, a combination of transforms of two lengths whose product is n
+    (Cooley and Tukey 1965)."""
     factor = _factor(n) if n > _LONGEST else 1
     if factor == 1:
         return _by_matrices(x, *_waves(n, bins, conjugate), parts)

@@ -13,10 +13,10 @@ def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:
 
 
 def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
-    """Return `base` to the power of `exponent`, both integers, by repeated squaring with the
-    wrap-around of base's dtype. A negative exponent gives 0 unless the base is 1 or -1. Only the
-    lowest `bits` bits of an exponent count."""
-    first = ops.add(base, ops.cast(ops.multiply(exponent, 0), base.dtype))  # in the result's shape
+    """Return `base` to the power of `exponent`, both integers, by repeated squaring. Products wrap
+    around in base's dtype. A negative exponent gives 0 unless the base is 1 or -1. Only the lowest
+    `bits` bits of an exponent count."""
+    first = ops.add(base, ops.cast(ops.multiply(exponent, 0), base.dtype))  # has the result's shape
     exponents = ops.add(exponent, ops.cast(ops.multiply(base, 0), exponent.dtype))
 
     def step(state: tuple[Tensor, Tensor, Tensor], _: None) -> tuple[tuple[Tensor, ...], None]:

@@ -87,7 +87,7 @@ class Registry:
         return registered
 
     def twin(self, *names: str, domain: str = "") -> Callable[[F], F]:
-        """Return a decorator that registers a NumPy function, which computes operators whose inputs
+        """Return a decorator that registers a NumPy function that computes operators whose inputs
         are all known.
 
         The function has a converter's signature and serves all versions of the operator. It takes
@@ -118,7 +118,7 @@ class Registry:
         self._load()
         return sorted(name for where, name in self._converters if where == domain)
 
-    @functools.cache  # noqa: B019 - there is one registry for each format, and it stays
+    @functools.cache  # noqa: B019 - there is one registry for each format, and it is never freed
     def _load(self) -> None:
         package = importlib.import_module(self._package)  # imported late: it imports this module
         for each in pkgutil.iter_modules(package.__path__):

@@ -14,9 +14,9 @@ from .node import NamedNode
 from .values import Value, along, is_known, tensor
 
 LARGEST_COUNT = 10_000  # the most iterations that are unrolled while tracing
-LARGEST_COST = 6000  # operations of a loop and its inner loops; this many compile in a minute
+LARGEST_COST = 6000  # the most operations in a loop and its inner loops; they compile in a minute
 _OWN_COST = 4  # operations that an iteration adds: it slices sequences and stacks results
-_PARTS = 32  # parts into which one op splits: a kernel with many results compiles slowly
+_PARTS = 32  # the most results of one op: a kernel with many results compiles slowly
 
 
 def check_count(node: NamedNode, count: int) -> None:

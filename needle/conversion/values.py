@@ -19,7 +19,7 @@ from .node import NamedNode
 
 Value = Tensor | np.ndarray
 
-# Integers that files pack several to a byte, with needle's dtype for them and their range.
+# Integer types that files pack several to a byte: needle's dtype for each, and its range.
 PACKED = {
     **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
     **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
@@ -55,7 +55,7 @@ class Missing(NamedTuple):
     """An ONNX optional without a value."""
 
 
-Carried = Value | Items | Missing  # what a graph's names stand for; most operators take only values
+Carried = Value | Items | Missing  # all that a graph's names refer to; most operators take a Value
 
 
 def elements(value: Carried) -> int:
@@ -79,8 +79,8 @@ def holds_dims(value: Any) -> bool:
 
 
 def sizes(items: Any) -> np.ndarray:
-    """Return a known array of sizes from `items`, one int or expression of dims or a nested
-    sequence of them. The dtype is int64 if there are no expressions."""
+    """Return a known array of sizes from `items`: an int, an expression of dims, or a nested
+    sequence of these. The dtype is int64 if there are no expressions."""
     found = np.array(items, dtype=object)
     return found if holds_dims(found) else found.astype(np.int64)
 
@@ -107,7 +107,7 @@ def size_tensor(n: Any) -> Tensor:
     computed from the last element of a range of that length."""
     if not isinstance(n, Expression):
         return Tensor(np.array(n, np.int64), requires_grad=False)
-    behind = 1 - min(n.bounds[0], 1)  # if n may be 0, so that the range has a last element
+    behind = 1 - min(n.bounds[0], 1)  # 1 if n may be 0, so that the range is not empty
     last = ops.arange(n + behind, dtype="int64")[-1:]
     return ops.reshape(ops.add_scalar(last, 1 - behind), ())
 

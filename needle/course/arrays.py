@@ -25,7 +25,7 @@ class Handle:
         self.array = array
 
     def ptr(self) -> int:
-        """Return the address at which the memory begins, which an array and its views share."""
+        """Return the start address of the memory; an array and its views have the same one."""
         return self.array.view.data_ptr - self.array.offset * ITEMSIZE[self.array.dtype]
 
     @property

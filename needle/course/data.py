@@ -12,7 +12,7 @@ _needle_iter: Any = DataLoader.__iter__
 
 
 def _iter(self: Any) -> Iterator[Any]:
-    """Begin a pass over the data, which `next(loader)` then continues."""
+    """Begin a pass over the data; `next(loader)` continues it."""
     self._course_pass = _needle_iter(self)
     begun: Iterator[Any] = self._course_pass
     return begun

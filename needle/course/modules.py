@@ -80,7 +80,8 @@ def _unpack_params(value: object) -> list[Tensor]:
 
 
 def _child_modules(value: object) -> list[Module]:
-    """Return the modules in a dict, list or tuple, or a module and all modules below it."""
+    """Return the modules in a dict, list or tuple; for a module, return it and all modules below
+    it."""
     if isinstance(value, Module):
         return list(value.modules_below())
     inside = value.values() if isinstance(value, dict) else value

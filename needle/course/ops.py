@@ -1,4 +1,4 @@
-"""The course's names of op classes, and a base class for users' ops that define only `compute` and
+"""The course's names for op classes, and a base class for users' ops that define only `compute` and
 `gradient`."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..op import Op
 from .arrays import as_array
 from .patches import Patches
 
-# The course's names of op classes, and needle's names.
+# The course's names for op classes, and needle's names.
 ALIASES = {
     "EWiseAdd": "Add",
     "EWiseMul": "Multiply",
@@ -34,7 +34,7 @@ ALIASES = {
 }
 # Classes whose arguments may be lists in the course.
 _LISTS = ("Reshape", "BroadcastTo", "Transpose", "Summation", "Flip", "Dilate", "Undilate")
-_CONV = ("stride", "padding", "dilation", "groups")  # Conv's; the course has numbers for pairs
+_CONV = ("stride", "padding", "dilation", "groups")  # Conv's; the course passes a number for a pair
 # Functions of a tensor and a number; in homework 1 the number may be an array of one element.
 _SCALARS = ("add_scalar", "mul_scalar", "divide_scalar", "power_scalar")
 

@@ -22,7 +22,7 @@ class Patches:
         setattr(owner, name, value)
 
     def add(self, owner: Any, **values: Any) -> None:
-        """Set the attributes that `owner` does not have yet."""
+        """Set those attributes in `values` that `owner` does not have yet."""
         for name, value in values.items():
             if not hasattr(owner, name):
                 self.set(owner, name, value)

@@ -30,7 +30,7 @@ _TEST = ("test_batch",)
 
 
 class CIFAR10Dataset(Dataset):
-    """Items (x, y) of the training set or, unless `train`, the test set: x is float32 (3, 32, 32)
+    """Items (x, y) of the training set if `train`, else of the test set. x is float32 (3, 32, 32)
     in [0, 1], y an int32 class 0..9.
 
     `base_folder` contains the files data_batch_1 .. data_batch_5 and test_batch (or the same with

@@ -33,8 +33,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Convert the arrays in `data` to Tensors without gradient, also within dicts, lists,
-    namedtuples and tuples (which become lists). Everything else is unchanged."""
+    """Convert the arrays in `data`, including those in dicts, lists, namedtuples and tuples (which
+    become lists), to Tensors without gradient. Everything else is unchanged."""
     return converted(data, lambda x: x if isinstance(x, Tensor) else make_const(x))
 
 

@@ -27,8 +27,9 @@ class Dataset:
     array, a Tensor or a number, or a tuple, list or dict of these. A DataLoader accepts any object
     with both methods.
 
-    A dataset that can make a whole batch faster than item by item also defines `batch(indices)`.
-    Datasets apply `transforms`, by `apply_transforms`, to the first array of an item.
+    A dataset that can build a whole batch faster than item by item may also define
+    `batch(indices)`. Datasets apply `transforms`, by `apply_transforms`, to the first array of an
+    item.
     """
 
     def __init__(self, transforms: Sequence[Transform] | None = None) -> None:
@@ -218,8 +219,8 @@ class ConcatDataset(Dataset):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: np.random.Generator | None = None
 ) -> list[Subset]:
-    """Split `dataset` at random, by `generator`, into Subsets that do not overlap and have
-    `lengths` items.
+    """Split `dataset` at random into Subsets that do not overlap and have `lengths` items.
+    `generator` draws the order.
 
     Lengths that sum to 1 are fractions of the dataset: each size is rounded down, and the first
     Subsets get one more item each until none are left. Raises ValueError if the lengths do not sum

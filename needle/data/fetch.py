@@ -1,4 +1,4 @@
-"""Fetcher: makes a batch from a dataset's items, in the process or thread in which it is called."""
+"""Fetcher, which makes batches from a dataset's items, in the process or thread that calls it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import rng
 from .collate import collated, default_collate
 from .dataset import IterableDataset, has_batches
 
-# The uses of a pass's seed: for the order, random numbers within a batch, and workers' seeds.
+# Uses of a pass's seed: the order, random numbers within a batch, and the workers' seeds.
 ORDER, WITHIN, WORKERS = 0, 1, 2
 
 Seed = tuple[int, ...]

@@ -397,7 +397,7 @@ class DataLoader:
 
     def _finished(self, batch: Any) -> Any:
         """Return the batch as Tensors on the loader's device. In a batch from a user's collate_fn,
-        only Tensors move."""
+        only Tensors are moved."""
         if self.collate_fn in (default_collate, default_convert):
             return converted(batch, self._tensor, tuple)
         if self.device is None:

@@ -1,8 +1,8 @@
 """MNIST, and other datasets in the idx format (http://yann.lecun.com/exdb/mnist/).
 
-A file has a big-endian header (two zero bytes, a code for the dtype, the number of axes, then the
-extent of each axis in 4 bytes) and the values, which are bytes in these datasets. It may be
-gzipped.
+A file has a header and the values, which are bytes in these datasets. The header is big-endian: two
+zero bytes, a code for the dtype, the number of axes, and the extent of each axis in 4 bytes. A file
+may be gzipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Samplers: the order in which a DataLoader reads the items of a dataset.
 
 A sampler without a `generator` (a np.random.Generator) draws from needle's generator (see
-needle.rng). A DataLoader uses a new generator for each pass, so a saved position includes the order
-of the samplers.
+needle.rng). A DataLoader uses a new generator for each pass, so a position that it saves also
+restores the samplers' order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def checked_generator(owner: str, generator: Any) -> Any:
 
 
 class Sampler:
-    """Base class of samplers: define `__iter__`, which yields indices, and `__len__` if it is
-    known."""
+    """Base class of samplers: define `__iter__`, which yields indices, and `__len__` if their
+    number is known."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
@@ -150,8 +150,8 @@ class WeightedRandomSampler(Sampler):
             if self.replacement:
                 limits = np.cumsum(self.weights)
                 points = rng.uniform((self.num_samples,), 0.0, 1.0) * limits[-1]
-                # A product may round up to limits[-1]; the search would then pass the last positive
-                # weight.
+                # A product may round up to limits[-1]; the search would then return an index after
+                # the last positive weight.
                 last = int(np.flatnonzero(self.weights)[-1])
                 drawn = np.minimum(np.searchsorted(limits, points, side="right"), last)
             else:

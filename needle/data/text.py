@@ -108,8 +108,8 @@ def batchify(
 def get_batch(
     batches: Array, i: int, bptt: int, device: DeviceLike | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Return n rows of `batches`, a result of `batchify`, from row i on, and the element that
-    follows each of their elements.
+    """Return n rows of `batches` (a result of `batchify`), starting at row i, and for each of their
+    elements the one that follows it in the text.
 
     n is bptt, or less at the end. The results are data of shape (n, batch_size) and target of shape
     (n * batch_size,): Tensors without gradient, of `dtype` (None: that of `batches`), on `device`.

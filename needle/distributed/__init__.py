@@ -1,4 +1,4 @@
-"""Data-parallel training: each process (rank) computes some of the rows of every batch, and MPI
+"""Data-parallel training: each process (rank) works on some of the rows of every batch, and MPI
 sums the gradients.
 
 `mpiexec -n 4 python train.py` runs four ranks of a script. Add these lines to a script for one
@@ -8,7 +8,7 @@ process:
     model = group.data_parallel(model)
     loader = group.split(loader)
 
-The losses then equal those of one process, up to rounding: the loader makes the same batches and
+The losses then equal those of one process, up to rounding. The loader makes the same batches and
 cuts each into one part per rank, each row gets the same random numbers as in one process, and each
 rank's gradients are weighted by its share of the rows. The package needs the extra `mpi`.
 

@@ -25,8 +25,8 @@ def synchronise(model: Module, group: Any, reduction: str) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SumOverRanks(NumpyOp):
-    """y = the sum of all ranks' x. When the model's gradients are summed over the ranks, those of
-    this rank are multiplied by `weight`, so this op's gradient divides by `weight`."""
+    """y = the sum of all ranks' x. The later sum of the model's gradients over the ranks multiplies
+    this rank's gradients by `weight`, so this op's gradient divides by `weight`."""
 
     group: Any
     weight: float

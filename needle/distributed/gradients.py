@@ -65,7 +65,7 @@ class Gradients:
         self._reset()
 
     def _reset(self) -> None:
-        # The `grad` before the pass of each parameter that has received a gradient in this pass.
+        # For each parameter that has received a gradient in this pass, its `grad` before the pass.
         self.before: dict[int, Tensor | None] = {}
         self.requests: list[Any] = []  # an MPI request for each bucket whose sum has begun
         for bucket in self.buckets:

@@ -92,8 +92,8 @@ class Group:
         sync_batch_norm: bool = False,
         bucket_cap_mb: float = 4.0,
     ) -> Module:
-        """Copy rank 0's parameters and buffers of `model` to all ranks and return the model. From
-        then on, each `backward` sums the model's gradients over the ranks.
+        """Copy the parameters and buffers of `model` from rank 0 to all ranks, and return the
+        model. From then on, each `backward` sums the model's gradients over the ranks.
 
         `reduction` is the reduction of the loss over the rows of a batch. For "mean", each rank's
         gradients are weighted by its share of the batch; for "sum" they are added. If a rank does
@@ -139,10 +139,10 @@ class Group:
         number of ranks can continue from it. If a batch has fewer rows than there are ranks, a rank
         without rows gets the last row with a weight of 0.
 
-        Within a pass, functions such as dropout, `rand`, `randn` and `randint` draw the same random
-        numbers for the rows, which must be along the first axis, as one process that computes the
-        whole batch. Random numbers that a dataset draws, for example for a crop, differ from rank
-        to rank.
+        Within a pass, functions such as dropout, `rand`, `randn` and `randint` draw the numbers
+        that one process would draw for the same rows of the whole batch. The rows must be along the
+        first axis. Random numbers that a dataset draws, for a crop for example, differ from rank to
+        rank.
 
         Raises ValueError for a loader of single items or of an IterableDataset.
         """
@@ -168,8 +168,8 @@ class Group:
         return self._weight if reduction == "mean" else float(self._weight > 0)
 
     def _meet(self, what: str, value: Any = None) -> list[Any]:
-        """Wait for all ranks and return the `value` of each. Raises RuntimeError unless `what`,
-        which describes the rank's current action, is the same on all ranks."""
+        """Wait for all ranks and return the `value` of each. Raises RuntimeError unless `what`, the
+        description of the rank's current action, is the same on all ranks."""
         met = self._meetings.allgather((what, value))
         for rank, (other, _) in enumerate(met):
             if other != met[0][0]:

@@ -81,7 +81,7 @@ class Call:
         self.outs = [x for _, x in outs]
         roots = [x.node for x in self.outs if x.requires_grad]
         behind = topological_order(roots, requires_grad=True)
-        # In a trace, the fresh tensors of the surrounding calls are results of ops.
+        # In a trace, the fresh tensors of surrounding calls have an op, so look them up in `live`.
         self.shares = any(node.op is None or node in _here.live for node in behind)
         self.keeps = state.grad and self.shares
         self.result, self.aux = self._released(out), self._released(aux)

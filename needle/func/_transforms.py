@@ -24,8 +24,8 @@ def grad(
     returns (scalar, aux), and the new function returns (gradients, aux).
 
     The new function raises ShapeError unless the result of `func` is a 0-d Tensor. It raises
-    TypeError for arguments that are not floating Tensors, and ValueError for `argnums` that the
-    call does not have.
+    TypeError for arguments that are not floating Tensors, and ValueError if the call has no
+    argument at one of the `argnums`.
 
     >>> ndl.func.grad(ndl.func.grad(lambda x: x**3))(ndl.Tensor(2.0)).item()
     12.0
@@ -95,9 +95,9 @@ def jvp(
     *,
     has_aux: bool = False,
 ) -> tuple[Any, ...]:
-    """Return (func(*primals), derivative): the derivative in the direction of `tangents`, a tuple
-    like `primals`. If `has_aux`, `func` returns (result, aux), and jvp returns (result, derivative,
-    aux).
+    """Return (func(*primals), derivative). The derivative is in the direction of `tangents`, a
+    tuple like `primals`. If `has_aux`, `func` returns (result, aux), and jvp returns (result,
+    derivative, aux).
 
     The vector-Jacobian product is linear in its vector. So its gradient with respect to that
     vector, weighted by the tangents, is the product that forward mode would compute (Townsend 2017,
@@ -186,8 +186,8 @@ jacobian = jacrev
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
     """Return a function that computes the second derivatives of `func` with respect to the
-    arguments `argnums`, as the Jacobian of the Jacobian. Both use `jacrev`, because `jacfwd` would
-    cost another backward pass. It raises the errors of `jacrev`.
+    arguments `argnums`, as the Jacobian of the Jacobian. Both Jacobians use `jacrev`, because
+    `jacfwd` would cost another backward pass. The errors are those of `jacrev`.
 
     >>> ndl.func.hessian(lambda x: (x**3).sum())(ndl.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]

@@ -128,8 +128,8 @@ def empty(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor with arbitrary elements, namely the previous contents of its memory. A trace
-    uses zeros."""
+    """Return a tensor with arbitrary elements: the previous contents of its memory. In a trace,
+    they are zeros."""
     extents = as_shape("empty", shape)
     if state.trace is not None:
         return zeros(extents, device=device, dtype=dtype)
@@ -238,7 +238,7 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: 
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:
-    """Convert `values`, which are on the host, to `dtype` and move them to `device`."""
+    """Convert `values` on the host to `dtype` and move the result to `device`."""
     values = ops.cast(values, dtype_name(dtype)).to(as_device(device))
     if requires_grad and is_floating(values.dtype):
         return Tensor(values, requires_grad=True)

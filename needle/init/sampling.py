@@ -62,8 +62,8 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     rows), drawn with probabilities proportional to the weights. Without `replacement`, the
     positions for a row are distinct. No gradient flows back.
 
-    Raises ValueError if weights are negative, not finite or all 0 or if, without replacement, a row
-    has fewer than `num_samples` weights above 0.
+    Raises ValueError if a weight is negative or not finite, if all weights of a row are 0, or if,
+    without replacement, a row has fewer than `num_samples` weights above 0.
     """
     if not isinstance(weights, Tensor):
         raise TypeError(f"multinomial: weights are a {type(weights).__name__}, not a Tensor")
@@ -85,7 +85,7 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     else:
         if ((w > 0).sum(-1) < number).any():
             raise ValueError(f"multinomial: a row has fewer than {number} weights above 0")
-        # Choose the shortest exponential waiting times with these rates (Efraimidis and Spirakis).
+        # Choose the shortest exponential waiting times with the rates w (Efraimidis and Spirakis).
         with np.errstate(divide="ignore"):
             waits = -np.log1p(-drawn) / w
         waits[w == 0] = np.inf

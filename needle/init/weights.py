@@ -17,8 +17,8 @@ from .basic import rand, randn
 def xavier_uniform(
     fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
 ) -> Tensor:
-    """Return numbers that are uniform between -b and b = gain * sqrt(6 / (fan_in + fan_out)), by
-    default of shape (fan_in, fan_out)."""
+    """Return numbers drawn uniformly between -b and b = gain * sqrt(6 / (fan_in + fan_out)). The
+    default shape is (fan_in, fan_out)."""
     counts("xavier_uniform", fan_in=fan_in, fan_out=fan_out)
     bound = finite("xavier_uniform", "gain", gain) * math.sqrt(6 / (fan_in + fan_out))
     shape = _shape("xavier_uniform", fan_in, fan_out, shape)
@@ -28,8 +28,8 @@ def xavier_uniform(
 def xavier_normal(
     fan_in: int, fan_out: int, gain: float = 1.0, shape: Any = None, **options: Any
 ) -> Tensor:
-    """Return normally distributed numbers with std = gain * sqrt(2 / (fan_in + fan_out)), by
-    default of shape (fan_in, fan_out)."""
+    """Return normally distributed numbers with std = gain * sqrt(2 / (fan_in + fan_out)). The
+    default shape is (fan_in, fan_out)."""
     counts("xavier_normal", fan_in=fan_in, fan_out=fan_out)
     std = not_negative("xavier_normal", "gain", gain) * math.sqrt(2 / (fan_in + fan_out))
     shape = _shape("xavier_normal", fan_in, fan_out, shape)
@@ -39,8 +39,8 @@ def xavier_normal(
 def kaiming_uniform(
     fan_in: int, fan_out: int, shape: Any = None, nonlinearity: str = "relu", **options: Any
 ) -> Tensor:
-    """Return numbers that are uniform between -b and b = sqrt(2) * sqrt(3 / fan_in), by default of
-    shape (fan_in, fan_out).
+    """Return numbers drawn uniformly between -b and b = sqrt(2) * sqrt(3 / fan_in). The default
+    shape is (fan_in, fan_out).
 
     Raises ValueError for a nonlinearity other than "relu".
     """
@@ -53,8 +53,8 @@ def kaiming_uniform(
 def kaiming_normal(
     fan_in: int, fan_out: int, shape: Any = None, nonlinearity: str = "relu", **options: Any
 ) -> Tensor:
-    """Return normally distributed numbers with std = sqrt(2 / fan_in), by default of shape (fan_in,
-    fan_out).
+    """Return normally distributed numbers with std = sqrt(2 / fan_in). The default shape is
+    (fan_in, fan_out).
 
     Raises ValueError for a nonlinearity other than "relu".
     """

@@ -123,9 +123,8 @@ DET, SLOGDET = DetOp(), SlogdetOp()
 
 
 def det(a: Tensor) -> Tensor:
-    """Return the determinants (...) of the matrices `a` (..., n, n). The gradient of a singular
-    matrix is computed from its cofactors; the second derivative of such a matrix needs distinct
-    singular values.
+    """Return the determinants (...) of the matrices `a` (..., n, n). At a singular matrix, the
+    gradient is computed from the cofactors, and a second derivative needs distinct singular values.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
     that are not square, and TraceError while tracing.
@@ -311,9 +310,9 @@ def _as_matrices(x: Tensor) -> Tensor:
 
 
 def _cofactors(x: Tensor) -> Tensor:
-    """Return the cofactors of x, which are the gradient of its determinant and exist even if x is
-    singular. The cofactor matrix of a product is the product of the factors' cofactor matrices.
-    That of an orthogonal matrix is the matrix times its determinant."""
+    """Return the cofactors of x: the gradient of its determinant, which exists even if x is
+    singular. The cofactor matrix of a product is the product of the factors' cofactor matrices. The
+    cofactor matrix of an orthogonal matrix is the matrix times its determinant."""
     u, s, vh = SVDOp(False)(x)
     n = s.shape[-1]
     others = ops.broadcast_to(reshape(s, (*s.shape[:-1], 1, n)), (*s.shape[:-1], n, n))

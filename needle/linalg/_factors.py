@@ -190,8 +190,8 @@ def cholesky(a: Tensor, upper: bool = False) -> Tensor:
 def qr(a: Tensor, mode: str = "reduced") -> QR:
     """Return (Q, R) with a = Q @ R for matrices `a` (..., m, n), where Q (..., m, k) has
     orthonormal columns, R (..., k, n) is upper triangular, and k is the smaller extent. With `mode`
-    "complete", Q is (..., m, m) and R (..., m, n); there is then no gradient if there are more rows
-    than columns. For a gradient, the first k columns must be linearly independent.
+    "complete", Q is (..., m, m) and R (..., m, n); the result then has no gradient if `a` has more
+    rows than columns. For a gradient, the first k columns must be linearly independent.
 
     Integers give float64; half precision is computed in float32. Raises ShapeError for fewer than
     two axes, ValueError for any other `mode`, and TraceError while tracing. The gradient raises

@@ -87,8 +87,8 @@ def cond(
 def _either(
     predicate: Tensor, call: Callable[..., list[list[Tensor]]], inputs: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Trace `call`, which returns the results of both branches, and return those of the chosen
-    branch."""
+    """Trace `call`, which returns the results of both branches, and return the results of the
+    chosen one."""
     return _chosen(predicate, inputs, *traced(call, [x.spec for x in inputs])[1:])
 
 

@@ -74,7 +74,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
     inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
     full = recording(op)
-    if full.outputs > op.outputs:  # it ran without these outputs, so run it again
+    if full.outputs > op.outputs:  # the loop ran without the extra outputs, so run it again
         outputs = list(apply(full, tuple(inputs)))
         out_grads = [*out_grads, *[None] * (full.outputs - op.outputs)]
     op, states, last = full, full.states, full.states + full.sequences
@@ -152,8 +152,8 @@ class _Backward:
 def _backward(
     op: Scan, requires: tuple[bool, ...], given: tuple[int, ...], device: Any
 ) -> _Backward:
-    """Build the gradient loop, where the gradients of the results `given` are known and each input
-    requires a gradient as `requires` says."""
+    """Build the gradient loop. `given` numbers the results whose gradients are known, and
+    `requires` says for each input whether it requires a gradient."""
     states, last, count = op.states, op.states + op.sequences, len(op.body.inputs)
     carried = [n for n in range(states) if requires[n]]
     compare = {number for number, step in op.body.numbered() if step.op.compares}
@@ -203,14 +203,14 @@ def _step(
     values: dict[int, Any] = {n: next(handles) for n in known}
     of_ys = [next(handles) for _ in ys]
     values |= {n: next(handles) for n in range(last, count)}
-    for number in range(states):  # these are recorded only if something reads them
+    for number in range(states):  # unknown states, recorded only if something reads them
         if number not in values:
             spec = Spec(specs[number].shape, specs[number].dtype, device)
             values[number] = handle(run.own(Node(spec, is_floating(spec.dtype), "")), None)
     alias: dict[Node, Node] = {}
 
     def computed() -> list[Tensor]:
-        made: dict[int, Any] = {}  # by step, the result for its gradient rule
+        made: dict[int, Any] = {}  # the result of each step, which its gradient rule needs
         for number, each in body.numbered():
             made[number] = apply(each.op, tuple([values[i] for i in each.inputs]))
             made[number]._node.requires_grad = number in needs

@@ -33,8 +33,8 @@ def scan(
 
     The cell is traced once for all steps, so it must not read values or draw random numbers. Outer
     tensors that the cell reads are inputs of the loop and have gradients of any order. Products
-    that do not depend on the state are computed for all steps at once. Compiled, the loop is one
-    kernel whose code does not grow with the number of steps. Axis 0 of `xs` may be a `Dim`.
+    that do not depend on the state are computed for all steps at once. When compiled, the loop is
+    one kernel whose code does not grow with the number of steps. Axis 0 of `xs` may be a `Dim`.
 
     Raises TypeError if the next state has another structure or dtype, or if neither `xs` nor
     `length` is given. Raises ShapeError if the next state has another shape or the `xs` differ in

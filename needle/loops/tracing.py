@@ -92,7 +92,7 @@ class InnerTrace(Trace):
         return handle(self._local[key], None)
 
     def _outside(self, parts: TensorTuple) -> tuple[Tensor, ...]:
-        """Take the parts of a tuple outside this trace, and return them."""
+        """Return the parts of a tuple, selected outside this trace."""
         state.trace = self._outer
         try:
             return tuple(parts)

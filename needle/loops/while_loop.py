@@ -24,7 +24,8 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     structure, shapes and dtypes of the initial `state`.
 
     Both functions are traced once for all steps, so they must not read values or draw random
-    numbers. Outer tensors that they read are inputs of the loop. Compiled, the loop is one kernel.
+    numbers. Outer tensors that they read are inputs of the loop. When compiled, the loop is one
+    kernel.
 
     The loop has no gradient, because its number of steps is unknown: `backward` raises
     UnsupportedError. `needle.scan` runs a given number of steps and has gradients.

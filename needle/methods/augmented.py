@@ -47,8 +47,8 @@ def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor
 
 
 def write(target: Tensor, symbol: str, result: Any) -> None:
-    """Set the elements of `target` to those of `result`, rounded to the dtype of `target`. `symbol`
-    is the operator or method that errors name."""
+    """Write the elements of `result` to `target`, rounded to the dtype of `target`. `symbol` is the
+    operator or method that errors name."""
     name = f"{type(target).__name__} {symbol}"
     if not isinstance(result, Tensor):
         raise TypeError(f"{name}: the result is a {type(result).__name__}, not a Tensor")

@@ -21,7 +21,7 @@ class CopyingMethods:
         return apply(ops.Cast(self.dtype), (self,))
 
     def contiguous(self: Tensor) -> Tensor:
-        """Return this tensor if its elements are stored in order without gaps, else a copy that is.
+        """Return this tensor if its elements are stored in order without gaps, else a compact copy.
         Every op accepts tensors of any layout."""
         if state.trace is not None or self.cached_data.is_compact:
             return self

@@ -3,7 +3,7 @@ them.
 
 The methods write to the tensor's memory, so views, modules and compiled code see the change. If
 gradients are recorded and the tensor is the result of an op, the Tensor object gets new memory and
-a new graph node instead, and views that were taken before keep the old value.
+a new graph node instead, and existing views keep the old value.
 """
 
 # mypy: disable-error-code="misc"
@@ -34,7 +34,7 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
     if state.trace is not None and not is_recorded and x.op is not None:
         owner = state.trace.owner(x)
         if owner is not None:
-            if owner._data is None and result.shape == x.shape:  # a gradient
+            if owner._data is None and result.shape == x.shape:  # `owner` is a gradient
                 result = ops.cast(result, x.dtype).clone()
                 state.trace.overwritten(owner.node, "a gradient")
                 owner._node = result._node
@@ -142,7 +142,7 @@ class InPlaceMethods:
         return _becomes(self, "bernoulli_", init.randb(*self.shape, p=p, **where))
 
     def detach_(self: Tensor) -> Tensor:
-        """Detach the tensor from the graph, so that it becomes a leaf without a gradient."""
+        """Detach the tensor from the graph, so that it becomes a leaf that requires no gradient."""
         if state.trace is not None and self._data is not None:
             state.trace.refuse_write(self)
         self._node = self.detach()._node

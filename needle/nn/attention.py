@@ -101,10 +101,11 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, L,
-        ...) -> the result, like query, and the weights (B, L, S), averaged over heads, or (B,
-        num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
-        add_zero_attn each append a key, which makes S one longer; no mask hides these keys.
+        """Attend from query (L, B, embed_dim) to key (S, B, kdim) and value (S, B, vdim); with
+        batch_first, B is the first axis. Return the result, shaped like query, and the attention
+        weights: averaged over heads (B, L, S) or, without average_attn_weights, (B, num_heads, L,
+        S). Without need_weights, the weights are None. add_bias_kv and add_zero_attn each append a
+        key, so S grows by 1; no mask hides these keys.
 
         A bool mask is True where a query must not see a key; a float mask is added to the scores.
         key_padding_mask is (B, S), attn_mask (L, S) or (B * num_heads, L, S). With is_causal, query
@@ -244,8 +245,9 @@ class AttentionLayer(Module):
 
     q, k and v are each normalized and projected (without bias) to `num_head` heads of `dim_head`;
     the concatenated results of the heads are projected (without bias) to out_features. k (B, keys,
-    k_features) and v (B, keys, v_features) default to q, and the numbers of features to q_features.
-    `dropout` drops attention weights; if `causal`, a query does not see later keys.
+    k_features) and v (B, keys, v_features) default to q; k_features, v_features and out_features
+    default to q_features. `dropout` drops attention weights; if `causal`, a query does not see
+    later keys.
     """
 
     def __init__(

@@ -206,7 +206,8 @@ class Dropout3d(Dropout):
 
 class AlphaDropout(Dropout):
     """In train mode, set each element to SELU's least value with probability `p`, then scale and
-    shift all elements so that a mean of 0 and a variance of 1 are kept (Klambauer et al. 2017)."""
+    shift all elements so that a mean of 0 and a variance of 1 are preserved (Klambauer et al.
+    2017)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.alpha_dropout(x, self.p, self.training)

@@ -32,7 +32,7 @@ class _Held(tuple[Module, ...]):
 class Sequential(Module):
     """Modules applied one after the other. An index returns a module, and a slice a Sequential.
 
-    The only argument may instead be a dict from names to modules; layout="torch" then uses these
+    Instead of modules, one dict from names to modules may be given; layout="torch" then uses these
     names.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -62,7 +62,8 @@ class Sequential(Module):
     def modules(self) -> Any:
         """The modules, as a tuple. Calling the tuple lists this Sequential and every module below
         it."""
-        # Built at each use, because a stored tuple and the Sequential would refer to each other.
+        # Built at each use, because a stored tuple would form a reference cycle with the
+        # Sequential.
         held = _Held(vars(self)["modules"])
         held.owner = self
         return held

@@ -68,7 +68,7 @@ class Conv(Module):
             self.bias = Parameter(init.rand(out_channels, low=-bound, high=bound, **where))
 
     def _drawn_weight(self, window: tuple[int, ...], where: dict[str, Any]) -> Tensor:
-        """Return the weight of a `window` (kh, kw, in_channels / groups)."""
+        """Return the weight for a `window` (kh, kw, in_channels / groups)."""
         bound = prod(window) ** -0.5
         return init.rand(*window, self.out_channels, low=-bound, high=bound, **where)
 
@@ -155,7 +155,7 @@ class Conv2d(_Convolution):
     columns).
 
     kernel_size, stride, padding and dilation are ints or pairs (rows, columns). padding is the
-    number of zeros on each side, 0 by default; or it is "valid" (0) or "same" (keeps the extents;
+    number of zeros on each side (0 by default), "valid" (no padding) or "same" (keeps the extents;
     needs stride 1). padding_mode "reflect", "replicate" or "circular" pads with values of the input
     instead of zeros. weight (kh, kw, in_channels / groups, out_channels) and bias (out_channels,)
     are drawn uniformly between -b and b = 1 / sqrt(kh * kw * in_channels / groups). Raises

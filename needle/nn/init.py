@@ -162,9 +162,9 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Fill `tensor` with numbers drawn uniformly between -b and b = gain * sqrt(3 / fan), where
-    `mode` names the fan ("fan_in" or "fan_out") and the gain is that of `calculate_gain` for the
-    `nonlinearity` with the slope `a` (He et al. 2015). Raises ValueError for any other mode."""
+    """Fill `tensor` with numbers drawn uniformly between -b and b = gain * sqrt(3 / fan) (He et al.
+    2015). `mode` names the fan ("fan_in" or "fan_out"); the gain is that of `calculate_gain` for
+    the `nonlinearity` with the slope `a`. Raises ValueError for any other mode."""
     bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _drawn_uniform(tensor, -bound, bound)
 
@@ -179,9 +179,9 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill `tensor`, read as a matrix in which all axes after the first are merged into columns,
-    with `gain` times a matrix with orthonormal rows or, if it has more rows than columns,
-    orthonormal columns (Saxe et al. 2014). Raises ValueError for fewer than two axes."""
+    """Fill `tensor` with `gain` times a matrix with orthonormal rows or, if it has more rows than
+    columns, orthonormal columns (Saxe et al. 2014). Rows are along the first axis; all other axes
+    are merged into columns. Raises ValueError for fewer than two axes."""
     _check("orthogonal_", tensor)
     gain, shape = finite("orthogonal_", "gain", gain), _torch_shape(tensor)
     if len(shape) < 2:

@@ -1,7 +1,7 @@
 """PyTorch's names and layouts of a module's tensors, for `state_dict(layout="torch")`.
 
-In needle's layers, inputs are multiplied by weights from the right: the weight of Linear is (in,
-out), that of a convolution (rows, columns, in, out). In PyTorch they are (out, in) and (out, in,
+In needle's layers, the weight is the right operand of a product: the weight of Linear is (in, out),
+the weight of a convolution (rows, columns, in, out). In PyTorch they are (out, in) and (out, in,
 rows, columns). Each layer declares in `_torch_axes` how PyTorch stores its Parameters (a Parameter
 keeps its entry), and in `Module.torch_layout` all other differences. All other names and shapes are
 the same in needle and PyTorch.
@@ -88,8 +88,8 @@ def check_layout(owner: str, layout: str) -> None:
 
 
 def torch_entries(root: HasLayout) -> tuple[list[Entry], set[str]]:
-    """Return the tensors of the state under PyTorch's names, with a shared tensor under each of its
-    names, and the names of those tensors in PyTorch that needle does not use."""
+    """Return the tensors of the state under PyTorch's names (a shared tensor under each of its
+    names), and the names of the tensors in PyTorch's state that needle does not use."""
     entries: list[Entry] = []
     unused: set[str] = set()
     _add(root, "", {}, (), entries, unused)
@@ -104,9 +104,8 @@ def _add(
     entries: list[Entry],
     unused: set[str],
 ) -> None:
-    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` maps paths from
-    `module` to the forms, with full names, that modules above it declare for the tensors below
-    it."""
+    """Add the tensors in `module`, whose path in PyTorch is `prefix`. `claims` has the forms, with
+    full names, that modules above `module` declare for what is below it, by path from `module`."""
     if any(module is each for each in above):
         return
     own = {path: form._replace(name=prefix + form.name) for path, form in _declared(module)}
@@ -130,8 +129,8 @@ def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
 
 
 def stored(name: str, tensor: Tensor) -> Form:
-    """Return the form of a tensor under `name`, with the order of axes that it keeps if it is a
-    Parameter."""
+    """Return the form of a tensor under `name`. A Parameter's form has the axes that the Parameter
+    stores."""
     axes = tensor._axes if isinstance(tensor, Parameter) else None
     if axes is None or sorted(axes) == list(range(tensor.ndim)):
         return Form(name, axes)

@@ -59,9 +59,9 @@ class WeightedLoss(Loss):
 
 
 class CrossEntropyLoss(WeightedLoss):
-    """The cross entropy of logits (N, C, ...) and class numbers (N, ...), which are integers or
-    floats with whole values, or probabilities of the logits' shape. reduction: mean, sum, or none
-    (a loss of shape (N, ...)).
+    """The cross entropy of logits (N, C, ...) and targets: class numbers (N, ...), which are
+    integers or floats with whole values, or probabilities of the logits' shape. reduction: mean,
+    sum, or none (a loss of shape (N, ...)).
 
     With `label_smoothing` s, the target is 1 - s + s / C for the class y and s / C for all others.
     `weight` (C,) multiplies the losses of each class; it may also be the first argument. Rows of

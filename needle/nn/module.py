@@ -100,8 +100,8 @@ class Module(Converting):
         return Found((f"{prefix}.{path}", item) for path, item in found) if prefix else found
 
     def named_buffers(self) -> Found[tuple[str, Tensor]]:
-        """Return (path, buffer) pairs, each buffer once. Buffers are tensors that are not learned;
-        they include those that are not saved."""
+        """Return (path, buffer) pairs, each buffer once. Buffers are tensors that are not learned,
+        whether they are saved or not."""
         tensors = [
             (f"{path}.{name}" if path else name, item)
             for path, module in self.named_modules()
@@ -217,9 +217,9 @@ class Module(Converting):
     ) -> hooks.Hook:
         """Call `hook(module, args)` before each forward. The hook returns None or new arguments (a
         tuple, or the only argument). With `with_kwargs`, the call is `hook(module, args, kwargs)`,
-        which returns None or (args, kwargs). Returns a Hook. Its method `remove` removes it, and so
-        does the end of a `with` block over it. Compiled code has the effects that hooks had while
-        tracing."""
+        and the hook returns None or (args, kwargs). Returns a Hook; its method `remove`, or the end
+        of a `with` block over it, removes the hook. Compiled code keeps the effects that hooks had
+        while tracing."""
         return hooks.Hook(self, hook, True, with_kwargs)
 
     def register_forward_hook(
@@ -240,9 +240,9 @@ class Module(Converting):
     # State
 
     def torch_layout(self) -> Layout:
-        """Return the ways in which PyTorch stores the tensors and modules in this module
-        differently from needle: a dict from their paths to a `Form` or only a name. Modules below
-        declare their own."""
+        """Return PyTorch's forms of the tensors and modules in this module that PyTorch stores
+        differently: a dict from paths to a `Form` or only a name. Modules below declare their
+        own."""
         return {}
 
     def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
@@ -272,7 +272,7 @@ class Module(Converting):
         names.
 
         Raises a ValueError that lists all missing and unexpected names (if `strict`), all wrong
-        shapes and dtypes, and all pairs of names of one tensor with different values. Raises
+        shapes and dtypes, and all tensors for which two names have different values. Raises
         TypeError for a masked array and for a value that is not an array. After an error, nothing
         has changed. Returns the missing and unexpected names as `missing_keys` and
         `unexpected_keys`.
@@ -398,8 +398,8 @@ def walk(
 ) -> Iterator[tuple[str, Any, Link | None]]:
     """Yield (path, item, last link to the item) for modules and tensors, in order of assignment,
     each module once. With `hidden`, modules appear under all their names, and tensors that are not
-    part of the state appear too. With `unsaved`, of these tensors only registered buffers appear.
-    Without `below`, the contents of modules other than `root` do not appear."""
+    part of the state appear too. With `unsaved`, buffers that are not saved appear too. Without
+    `below`, the contents of modules other than `root` do not appear."""
     seen: set[int] = set()
     stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]
     while stack:

@@ -162,10 +162,10 @@ class BatchNorm1d(_PerChannel):
     Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
     the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
     (raises ShapeError if a batch has one value per channel). If momentum is None, the buffers are
-    the averages over all batches so far, which the buffer num_batches_tracked counts. Eval mode
-    uses running_mean and running_var. These buffers, weight and bias have shape (dim,). Without
-    `affine` the layer has no weight and no bias. Without track_running_stats it has no buffers, and
-    eval mode is like train mode.
+    the averages over all batches so far; the buffer num_batches_tracked counts the batches. Eval
+    mode uses running_mean and running_var. These buffers, weight and bias have shape (dim,).
+    Without `affine` the layer has no weight and no bias. Without track_running_stats it has no
+    buffers, and eval mode is like train mode.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()
@@ -223,7 +223,7 @@ class BatchNorm3d(BatchNorm1d):
 
 
 class InstanceNorm1d(_PerChannel):
-    """Normalize each of the `dim` channels of each sample of (N, dim, L) to mean 0 and variance 1
+    """In each sample of (N, dim, L), normalize each of the `dim` channels to mean 0 and variance 1
     (Ulyanov et al. 2016).
 
     With `affine`, weight and bias (dim,) scale and shift. With track_running_stats, train mode
@@ -253,22 +253,22 @@ class InstanceNorm1d(_PerChannel):
 
 
 class InstanceNorm2d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise like
+    """In each sample of (N, dim, H, W), normalize each of the `dim` channels. Otherwise like
     InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
 
 
 class InstanceNorm3d(InstanceNorm1d):
-    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise like
+    """In each sample of (N, dim, D, H, W), normalize each of the `dim` channels. Otherwise like
     InstanceNorm1d."""
 
     forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
 
 class GroupNorm(Module):
-    """Normalize each of `num_groups` groups of adjacent channels of each sample of (N,
-    num_channels, ...), then scale and shift each channel (Wu and He 2018).
+    """Split the channels of each sample of (N, num_channels, ...) into `num_groups` groups of
+    adjacent channels, normalize each group, then scale and shift each channel (Wu and He 2018).
 
     weight and bias have shape (num_channels,); without `affine` the layer has neither. Raises
     ValueError unless num_groups divides num_channels.

@@ -17,9 +17,8 @@ class MaxPool2d(Module):
     """The largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
-    With `ceil_mode`, windows at the end that are only partly filled count too. With
-    `return_indices`, the result is a pair: the largest elements, and their int64 positions in each
-    flattened (H, W).
+    With `ceil_mode`, partly filled windows at the end count too. With `return_indices`, the result
+    is a pair: the largest elements, and their int64 positions in each flattened (H, W).
 
     >>> nn.MaxPool2d(2)(ndl.zeros(1, 3, 8, 8)).shape
     (1, 3, 4, 4)

@@ -145,11 +145,11 @@ class RNN(_Recurrent):
         super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
 
     def forward(self, X: Tensor, h0: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """X (seq_len, bs, input_size), or (bs, seq_len, input_size) with batch_first; h0
-        (num_layers, bs, hidden_size) or None for zeros -> output (seq_len, bs, hidden_size) of the
-        last layer, h_n (num_layers, bs, hidden_size). If bidirectional, output has 2 * hidden_size
-        features, and the states are (num_layers * 2, ...): for each layer, the forward state and
-        then the backward state."""
+        """Run the layers over X (seq_len, bs, input_size), or (bs, seq_len, input_size) with
+        batch_first, starting at the states h0 (num_layers, bs, hidden_size) (None: zeros). Return
+        the output (seq_len, bs, hidden_size) of the last layer, and the last states, shaped like
+        h0. If bidirectional, the output has 2 * hidden_size features, and the states are
+        (num_layers * 2, ...): for each layer, the forward state and then the backward state."""
         X, (last,) = self._run(X, h0)
         return X, last
 
@@ -237,9 +237,10 @@ class LSTM(_Recurrent):
         super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
 
     def forward(self, X: Tensor, h: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """X (seq_len, bs, input_size), h = (h0, c0), each (num_layers, bs, hidden_size), or None
-        for zeros -> output (seq_len, bs, hidden_size) of the last layer, (h_n, c_n) like (h0, c0).
-        batch_first and bidirectional change the shapes as in RNN.
+        """Run the layers over X (seq_len, bs, input_size), starting at the states h = (h0, c0),
+        each (num_layers, bs, hidden_size) (None: zeros). Return the output (seq_len, bs,
+        hidden_size) of the last layer, and the last states, shaped like (h0, c0). batch_first and
+        bidirectional change the shapes as in RNN.
         """
         X, (hidden, cell) = self._run(X, *(pair("LSTM", h) or (None, None)))
         return X, (hidden, cell)

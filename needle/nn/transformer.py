@@ -25,8 +25,8 @@ _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
 class _Layer(Module):
-    """Base class of both layers, with the attention, the feed-forward block and the norms. It has
-    PyTorch's names."""
+    """Base class of the encoder and decoder layers, with the self-attention, the feed-forward block
+    and the norms. The attributes have PyTorch's names."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _Layer(Module):
 
 class TransformerEncoderLayer(_Layer):
     """Self-attention and a feed-forward block with one hidden layer of dim_feedforward features,
-    each added to its input: (T, B, d_model), or (B, T, d_model) with batch_first -> the same.
+    each added to its input: (T, B, d_model), or (B, T, d_model) with batch_first -> the same shape.
 
     The attention has `nhead` heads. The norms, with the eps `layer_norm_eps`, are applied after the
     sums or, with norm_first, before the blocks. `activation` is "relu", "gelu" or a function.
@@ -185,8 +185,8 @@ class TransformerEncoder(_Stack):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """src, mask (there called src_mask), src_key_padding_mask and is_causal are as in
-        TransformerEncoderLayer."""
+        """src, src_key_padding_mask and is_causal are as in TransformerEncoderLayer; mask is its
+        src_mask."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
         return self._normed(src)
@@ -211,7 +211,7 @@ class RotaryEmbedding(Module):
     with the position (Su et al. 2021); `needle.nn.functional.rotary_embedding` has the formula.
 
     `dim` must be even (raises ValueError otherwise); base and traditional are as in
-    rotary_embedding. Positions count from the `offset` of the call.
+    rotary_embedding. The first position is the `offset` of the call.
     """
 
     def __init__(self, dim: int, base: float = 10000.0, traditional: bool = False) -> None:
@@ -231,7 +231,7 @@ class RotaryEmbedding(Module):
 
 class SinusoidalEncoding(Module):
     """Add sines and cosines of the positions to x (Vaswani et al. 2017), then apply dropout: (T, B,
-    dim), or (B, T, dim) with batch_first -> the same.
+    dim), or (B, T, dim) with batch_first -> the same shape.
 
     `needle.nn.functional.sinusoidal_encoding` has the formula. Raises ShapeError if x does not fit.
     """
@@ -258,7 +258,7 @@ class SinusoidalEncoding(Module):
 
 class TransformerLayer(Module):
     """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
-    of `hidden_size` features with ReLU and dropout: (B, T, q_features) -> the same. num_head,
+    of `hidden_size` features with ReLU and dropout: (B, T, q_features) -> the same shape. num_head,
     dim_head and causal are as in AttentionLayer."""
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Load and export ONNX models. The package `onnx` (extra `needle-dl[onnx]`) is imported when used.
+"""Load and export ONNX models. The package `onnx` (extra `needle-dl[onnx]`) is imported on first
+use.
 
 For developers of this package:
 

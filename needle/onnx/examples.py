@@ -14,7 +14,7 @@ from ..errors import ModelError
 from ..sizes.dims import Expression
 from .graph import Info
 
-_MOST_DRAWN = 1 << 28  # most elements of a random array
+_MOST_DRAWN = 1 << 28  # the largest number of elements of a random array
 _USUAL = 8  # the size chosen for a Dim that allows it
 
 
@@ -66,9 +66,9 @@ def examples(
     """Return an array for each of the `inputs`: the `given` array, or a random one.
 
     Random floats are standard normal, and random integers are 0 or 1; `seed` determines them. A
-    size that the graph leaves open comes from a given input with a size of the same name, else from
-    `dims` (a size that the dim allows), else from `sizes` by name or axis. Raises ModelError if
-    none of these determines a size, and for given inputs that do not fit the graph.
+    size that the graph does not fix comes from a given input with a size of the same name, else
+    from `dims` (a size that the dim allows), else from `sizes` by name or axis. Raises ModelError
+    if none of these determines a size, and for given inputs that do not fit the graph.
     """
     known: dict[Any, int] = {}
     for info in inputs:

@@ -53,7 +53,8 @@ def windows(node: Node, extents: Sequence[Any], kernel: Sequence[int] | None = N
 
 def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, ...]:
     """Return the attribute `name` of a `node`, which has a number for each of `count` axes.
-    `default` is the number if the attribute is missing. Raises ModelError for any other count."""
+    If the attribute is missing, each number is `default`. Raises ModelError for another count of
+    numbers."""
     found = node.integers(name, (default,) * count)
     if len(found) != count:
         raise node.invalid(f"{name} is {found}, not a number for each of {count} axes")
@@ -61,8 +62,8 @@ def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, .
 
 
 def explicit_pads(node: Node, count: int) -> Sides:
-    """Return the attribute `pads` of a `node` as (low, high) pairs of `count` axes. Raises
-    ModelError for any other count."""
+    """Return the attribute `pads` of a `node` as (low, high) pairs for `count` axes. Raises
+    ModelError for another count of numbers."""
     found = node.integers("pads", (0,) * (2 * count))
     if len(found) != 2 * count:
         raise node.invalid(f"pads is {found}, not two numbers for each of {count} axes")

@@ -107,8 +107,8 @@ class Node(NamedNode):
         return self._typed(name, None, Graph, "a graph")
 
     def dtype(self, name: str, default: str | None = None) -> str:
-        """Return the attribute `name`, the code of an element type, as the name of a needle dtype,
-        or its `default`. Raises UnsupportedError for a dtype that needle does not have."""
+        """Return the needle dtype whose ONNX code is the attribute `name`, or its `default`. Raises
+        UnsupportedError for a dtype that needle does not have."""
         if default is not None and name not in self.attributes:
             return default
         code = self.integer(name)

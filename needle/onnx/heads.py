@@ -41,7 +41,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 def positions(start: Any, count: Any) -> Mask:
-    """Return `count` integers from `start` on, as an array if both numbers are known."""
+    """Return `count` integers from `start` on, as a NumPy array if both numbers are known."""
     if is_symbolic((start, count)):
         return ops.arange(start, start + count, dtype="int64")
     return np.arange(start, start + count)
@@ -51,7 +51,7 @@ def seen_by_position(
     queries: Any, keys: Any, offset: Any = 0, left: int = -1, right: int = -1
 ) -> Mask:
     """Return the mask of the `keys` that each of the `queries` sees by position. Query i is at the
-    position `offset` + i and sees keys from at most `left` positions before it to `right` positions
+    position `offset` + i and sees the keys from `left` positions before it to `right` positions
     after it; -1 means no bound. `offset` is a number, or a Tensor (B,) with one number per batch.
     The mask is (queries, keys), or (B, 1, queries, keys)."""
     columns = positions(0, keys)

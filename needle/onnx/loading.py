@@ -1,4 +1,4 @@
-"""Read a file or a ModelProto into a checked proto without functions, and separate weights."""
+"""Read a file or a ModelProto into a checked proto without functions, and separate the weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..errors import ModelError, UnsupportedError
 from . import registry
 from .external import external_array, is_external, tensors_below
 
-_MOST_NODES = 1_000_000  # most nodes after functions are inlined
+_MOST_NODES = 1_000_000  # the largest number of nodes after functions are inlined
 _UNCHECKED = "needle.unchecked"  # a domain that the checker does not know
-_LARGEST_FILE = 2**31 - 1  # most bytes of a protobuf message
+_LARGEST_FILE = 2**31 - 1  # the largest size of a protobuf message, in bytes
 
 
 def onnx_package() -> Any:
@@ -150,7 +150,7 @@ def _bring_in(onnx: Any, tensor: Any, folder: Path | None) -> None:
 
 
 def _without(proto: Any, field: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return a copy of the proto whose initialisers are inputs."""
+    """Return a copy of the proto in which initialisers are inputs."""
     work = type(proto)()
     for descriptor, value in proto.ListFields():
         if descriptor.name == "graph":
@@ -282,7 +282,7 @@ def _expanded(onnx: Any, work: Any) -> Any:
 
 
 def _of_one_opset(onnx: Any, work: Any, other: int, own: int) -> Any:
-    """Inline functions if some of them use a different opset."""
+    """Convert functions of another opset to the model's, and inline them."""
     try:
         typed = onnx.shape_inference.infer_shapes(work)
         return onnx.inliner.inline_local_functions(typed, convert_version=True)

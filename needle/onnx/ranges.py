@@ -12,8 +12,8 @@ _FLOATS = (1, 10, 11, 16)  # codes of float32, float16, float64, bfloat16
 
 
 def whole_ranges(graph: Graph, known: dict[str, np.ndarray]) -> Graph:
-    """Replace a Range whose limit is an integer that was cast to float: make it a Range over
-    integers, and cast its result. Only before the cast is an open size an expression of dims.
+    """Replace each Range whose limit is an integer cast to float with a Range over integers and a
+    cast of its result. A symbolic size is an expression of dims only before the cast.
 
     The start and step of the Range must be known whole numbers; they are added to `known` as
     integers. Return the new `graph`.

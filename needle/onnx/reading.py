@@ -13,13 +13,14 @@ from . import registry
 from .graph import DTYPES, OTHER_DTYPES, Extent, Graph, Info, Node
 from .loading import array_of, loaded, onnx_package
 
-# Names that exporters write for an open size, such as Paddle's -1 and "?". Two axes with such a
+# Names that exporters write for an unknown size, such as Paddle's -1 and "?". Two axes with such a
 # name may differ.
 _OPEN = ("", "?", "None", "-1")
 
 
 def _extent(dim: Any) -> Extent:
-    """Return the size of an axis, the name of its size, or None for an unnamed open size."""
+    """Return the size of an axis, the name of its size, or None for an unknown size without a
+    name."""
     if dim.HasField("dim_value"):
         return None if dim.dim_value == -1 else int(dim.dim_value)
     return None if dim.dim_param in _OPEN else str(dim.dim_param)

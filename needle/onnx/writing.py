@@ -23,7 +23,7 @@ from .emit._dtypes import NUMBER
 from .loading import onnx_package
 
 OPSETS = range(18, 25)  # opsets that the rules support
-LIMIT = 2**31 - 2**24  # most bytes of weights in the file; a protobuf message holds 2 GiB
+LIMIT = 2**31 - 2**24  # limit for weights in the file, in bytes; a protobuf message holds 2 GiB
 _SMALL = 1024  # arrays with fewer bytes always stay in the file
 _ALIGNED = 4096  # external data begins on a page, so that a runtime can map it
 
@@ -41,9 +41,9 @@ def export(
 ) -> None:
     """Write `model(*inputs, **kwargs)` to `path` as an ONNX model.
 
-    `inputs` is one example tensor or a tuple of example arguments. Of tensors only the shapes and
-    dtypes matter; all other arguments are fixed to their values. The model is traced, so it must be
-    in eval mode.
+    `inputs` is one example tensor or a tuple of example arguments. Only the shapes and dtypes of
+    tensors matter; all other arguments are fixed to their values. The model is traced, so it must
+    be in eval mode.
     The file's inputs have the names of the arguments, and its weights the names of the state_dict.
     A weight that is transposed or reshaped before it is used, such as a convolution's, is stored in
     that form. `dims` has the form that `needle_tvm.compile` takes: {"x": {0: Dim("n", max=64)}}
@@ -52,12 +52,13 @@ def export(
 
     `opset` is 18 to 24. If the weights have more than `external_above` bytes in total, they are
     written to a second file with the same name and ".data" appended; move both files together. Each
-    file is written completely or not at all and replaces an existing file; the data comes first.
+    file is written completely or not at all, and replaces an existing file; the data file is
+    replaced first.
 
     Raises ImportError without the package `onnx`; UnsupportedError, which names every op without an
     ONNX form; ValueError for any other opset, for invalid names, or for a model in train mode;
     DimError for a dim that no single axis determines; and the errors of tracing, such as
-    TraceError. After an error no file is left.
+    TraceError. An error leaves no new file.
 
     >>> ndl.onnx.export(nn.Linear(3, 4).eval(), ndl.zeros(2, 3), "linear.onnx")
     """
@@ -106,7 +107,7 @@ class _Export:
         for leaf in graph.constants:
             values[leaf.node] = w.array(leaf.value.numpy())
         for node in graph.nodes:
-            if node.op is not None and node not in values:  # a rule may also write its reader
+            if node.op is not None and node not in values:  # leaves already have values
                 values[node] = written(w, node, values, self.users)
         self.outputs = self._name_outputs(names, values)
         self.nodes = _needed(w.nodes, names)
@@ -307,7 +308,7 @@ def _version() -> str:
 
 
 def _info(onnx: Any, name: str, dtype: str, shape: Any) -> Any:
-    """Return the type of an input or output. The name of a size that depends on dims is its
+    """Return the type of an input or output. A size that depends on dims is named by its
     formula."""
     known = None if shape is None else [n if isinstance(n, int) else str(n) for n in shape]
     return onnx.helper.make_tensor_value_info(name, NUMBER[dtype], known)

@@ -64,7 +64,8 @@ class Op:
     structural: ClassVar[bool] = False
     # True if the op only moves or repeats elements: half-precision inputs need not be widened.
     moves: ClassVar[bool] = False
-    # True if the result depends on the bits of its operands: a reference keeps their dtype.
+    # True if the result depends on the bits of its operands, so that a reference must keep their
+    # dtype.
     reads_bits: ClassVar[bool] = False
     # True if `gradient` compares inputs with the output: both must come from the same computation.
     compares: ClassVar[bool] = False
@@ -111,14 +112,14 @@ class Op:
         """Return the Spec of the output for inputs with these Specs; a tuple of Specs if the output
         is a tuple.
 
-        Raises ShapeError or TypeError with the op, the inputs and the rule that they break.
+        Raises a ShapeError or TypeError that names the op, the inputs and the rule they break.
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def decided(self, *specs: Any) -> Op:
         """Return an equivalent op for inputs whose extents depend on dims. `emit_te` cannot branch
-        on such an extent, so the attributes do not depend on one: they hold no -1 in a shape and no
-        slice end that must be clipped. Raises the errors of `infer`."""
+        on such an extent, so the returned op's attributes hold no -1 in a shape and no slice end
+        that must be clipped. Raises the errors of `infer`."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
@@ -238,13 +239,13 @@ def register(cls: O) -> O:
 
 
 def remembered(cls: Callable[..., C]) -> Callable[..., C]:
-    """Return a constructor of the op that returns the same object for the same attributes. Ops
-    hold no state, and constructing them is a large part of the time of a small call."""
+    """Return a constructor of the op that returns the same object for the same attributes. Ops hold
+    no state, and constructing one takes a large part of a small call's time."""
     return functools.lru_cache(maxsize=256, typed=True)(cls)
 
 
 class Elementwise(Op):
-    """An op with one input and an output of the same shape. If it is `floating`, integers give
+    """An op with one input and an output of the same shape. If `floating` is True, integers give
     float64."""
 
     floating: ClassVar[bool] = False

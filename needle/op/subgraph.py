@@ -1,4 +1,5 @@
-"""`Body`, a pure function of tensors as data. Ops that run it many times have it as an attribute.
+"""`Body` is a pure function of tensors, stored as data. Ops such as `Scan` hold bodies as
+attributes.
 
 A body numbers its values: first its inputs, then the result of each step. It corresponds to a jaxpr
 in JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: every value that the
@@ -51,7 +52,8 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """A function whose `outputs` are numbers of values: `inputs`, then the results of `steps`."""
+    """A function. Its values are numbered: first the `inputs`, then the results of `steps`.
+    `outputs` has the numbers of the results."""
 
     inputs: tuple[Spec, ...]
     steps: tuple[Step, ...]
@@ -95,8 +97,8 @@ class Body:
         return enumerate(self.steps, len(self.inputs))
 
     def specs(self, given: Sequence[Spec] | None = None) -> list[Any]:
-        """Return the Spec of each value for inputs like `given`, a tuple of Specs for a tuple.
-        Raises the errors of `infer`."""
+        """Return the Spec of each value, or a tuple of Specs for a tuple, for inputs with the Specs
+        `given`. Raises the errors of `infer`."""
         found: list[Any] = list(self.inputs if given is None else given)
         for step in self.steps:
             found.append(step.op.infer(*[found[i] for i in step.inputs]))
@@ -225,7 +227,7 @@ def body_of(
     applied to results computed without a gradient from values that have one."""
     positions = {node: number for number, node in enumerate(inputs)}
     steps: list[Step] = []
-    reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps
+    reached = {node for node in inputs if node.requires_grad}  # nodes that gradients of steps reach
 
     def number(node: Any) -> int:
         return positions[alias.get(node, node)]

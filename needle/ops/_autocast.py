@@ -31,7 +31,7 @@ WIDE = frozenset(
 
 
 class _Caster:
-    """The casts of ops' inputs for one lower dtype."""
+    """Casts the inputs of ops, for one lower dtype."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype

@@ -26,8 +26,8 @@ from .reduce import Summation
 from .reorder import diagonal
 from .shape import Permute, Reshape
 
-# Functions of one or two tensors, with the indices of these tensors in the list of the operands,
-# followed by the earlier results. The last result is the program's result.
+# Functions of one or two tensors, each with the indices of its tensors in a list: the operands,
+# then the results of earlier functions. The last result is the program's result.
 Program = list[tuple[Callable[..., Tensor], tuple[int, ...]]]
 
 _GUESS = 256  # stands for an unknown size, unless the largest possible size is smaller

@@ -17,8 +17,8 @@ from . import _te
 # element and all elements put there, or the largest or smallest of them.
 HOW = ("set", "add", "mul", "max", "min")
 
-# Adjacent elements that one task handles at once: enough for vectors, few enough to share the work.
-# There are fewer, down to a few cache lines, if no other axis divides the work.
+# Number of adjacent elements that one task handles: enough for vectors, few enough to share the
+# work. It is lower, down to a few cache lines, if no other axis divides the work.
 _COLUMNS, _FEW_COLUMNS = 256, 32
 # Number of elements that one task copies.
 _PIECE = 1 << 14
@@ -66,8 +66,8 @@ def put_te(
     name: str,
     each: bool = False,
 ) -> TeTensor:
-    """Return a copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
-    positions along `axis` that the index names. Positions out of range are skipped.
+    """Return a tensor of this `shape`: a copy of `base` (None: zeros) with the elements of `source`
+    put at the positions along `axis` that the index names. Positions out of range are skipped.
 
     With `each`, the index has the source's shape. Without it, the source has the index's axes in
     place of `axis`, and each position takes a whole slice. Threads divide the other axes, so that
@@ -90,7 +90,7 @@ def put_te(
     blocks = k.tirx.floordiv(row + columns - 1, columns)
     total = outer * extent * row
     notes = {COPIED: 1} if base is not None else {}
-    alone = _te.is_one(outer * blocks)  # then several tasks copy, and after them one task puts all
+    alone = _te.is_one(outer * blocks)  # if so, several tasks copy first, then one task puts all
 
     def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
         """Return the index of an element in the result: its axes before, at and after `axis`."""

@@ -30,7 +30,7 @@ class NumpyOp(Op):
     """
 
     infer_first = True  # so that an error about shapes is ours, not NumPy's
-    # What the error message says of a matrix for which NumPy raises a LinAlgError.
+    # How the error message describes a matrix for which NumPy raises a LinAlgError.
     fails: ClassVar[str] = ""
 
     def check(self, *shapes: Any) -> None:

@@ -1,4 +1,4 @@
-"""Convert operands that are not Tensors: Python numbers (which are weak), arrays, and sizes."""
+"""Convert operands that are not Tensors: Python numbers, arrays, and sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The common part of scans along an axis. Compiled code passes once over each line: the elements
-that differ only in their position along the axis."""
+"""The common part of scans along an axis. Compiled code passes once over each line. A line is all
+elements that differ only in their position along the axis."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Along(Op):
         step: Step,
         reverse: bool = False,
     ) -> list[TeTensor]:
-        """Return, for `emit_te`, outputs of the inputs' shape, one per dtype, written along the
-        axis by step(inputs, outputs, states, i, place, j, first).
+        """Return, for `emit_te`, one output of the inputs' shape for each dtype. Calls of
+        step(inputs, outputs, states, i, place, j, first) write the code that fills them.
 
         A call of `step` writes the code of a line's i-th step. The step's elements are at the
         indices `place`, and the line's states (of the dtypes `states`) at index `j`. At the line's

@@ -1,8 +1,8 @@
 """Stable sorts of rows in compiled code. `k` is `emit_te`'s argument; nothing here imports TVM.
 
-Elements become integers in the same order; all NaN become the largest integer, and both zeros the
-same one. Short rows are sorted by counting how many elements come before each element, without a
-branch. Longer rows are sorted by the digits of their integers, the lowest digit first (a radix
+Elements are mapped to integers in the same order: all NaN to the largest integer, and both zeros to
+the same one. Short rows are sorted by counting how many elements come before each element, without
+a branch. Longer rows are sorted by the digits of their integers, the lowest digit first (a radix
 sort), in time that does not depend on the values.
 """
 

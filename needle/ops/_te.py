@@ -194,8 +194,8 @@ def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
 
 
 def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
-    """Return `axes` in groups, in the order in which to sum over them: first those that are the
-    last of all `ndim` axes, then the others. Adding thousands of float32 numbers one after the
+    """Return `axes` in groups to sum over one after the other: first those at the end of the `ndim`
+    axes, then the others. This is more accurate: adding thousands of float32 numbers one after the
     other loses two digits."""
     inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
     outer = tuple(a for a in axes if a not in inner)

@@ -42,8 +42,8 @@ TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t, a: cast(t 
 
 
 def decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    """Return g + weight_decay * p, or g if there is no weight decay; as in PyTorch, g stays g for
-    an infinite p."""
+    """Return g + weight_decay * p, or g itself if there is no weight decay: an infinite p then does
+    not change g, as in PyTorch."""
     return g + p * weight_decay if weight_decay else g
 
 
@@ -61,8 +61,8 @@ class Update(Op):
 
     A state tensor has the parameter's shape, or () if it is one of `numbers`. Its dtype is the
     parameter's, or float32 for a parameter in half precision; the gradient has the parameter's
-    shape and dtype. lr is a float of shape (), and `step` of shape () is the int64 number of steps
-    before this one. `update` takes the same step in place.
+    shape and dtype. lr is a float, and `step` is the int64 number of steps before this one; both
+    have shape (). `update` takes the same step in place.
     """
 
     infer_first = True
@@ -87,7 +87,8 @@ class Update(Op):
     def update(
         self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
     ) -> None:
-        """Take the step in place, with a state in the dtype in which half precision is computed."""
+        """Take the step in place. The state has the dtype in which the parameter's dtype is
+        computed."""
         dtype = compute_dtype(param.dtype)
         p, g = param.astype(dtype, copy=False), grad.astype(dtype, copy=False)
         new, kept = self.formula(ARRAYS, p, g, state, *map(float, self.scalars(lr, step, NUMPY)))

@@ -130,7 +130,7 @@ class RadamUpdate(Update):
         m = state["m"] * self.beta1 + g * (1 - self.beta1)
         v = state["v"] * self.beta2 + g * g * (1 - self.beta2)
         step = m * rate
-        # `plain` is 1 where `adaptive` is 0, so that an eps of 0 does not make 0 / 0 there.
+        # `plain` is 1 where `adaptive` is 0, so that an eps of 0 does not give 0 / 0 there.
         step = step * adaptive / (f.sqrt(v) + (plain + self.eps)) + step * plain
         return p - step, {"m": m, "v": v}
 
@@ -163,25 +163,27 @@ class AdadeltaUpdate(Update):
 
 
 def adamax_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of Adamax, as `sgd_update` does. The `inputs` are parameter,
-    gradient, m, the largest gradient, lr and step. `options` are the fields of AdamaxUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of Adamax. The `inputs`
+    are parameter, gradient, m, the largest gradient, lr and step. `options` are the fields of
+    AdamaxUpdate."""
     return apply(AdamaxUpdate(**options), inputs)
 
 
 def nadam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of NAdam, as `sgd_update` does. The `inputs` are parameter,
-    gradient, m, v, mu_product of shape (), lr and step. `options` are the fields of NadamUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of NAdam. The `inputs`
+    are parameter, gradient, m, v, mu_product of shape (), lr and step. `options` are the fields of
+    NadamUpdate."""
     return apply(NadamUpdate(**options), inputs)
 
 
 def radam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of RAdam, as `sgd_update` does. The `inputs` are parameter,
-    gradient, m, v, lr and step. `options` are the fields of RadamUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of RAdam. The `inputs`
+    are parameter, gradient, m, v, lr and step. `options` are the fields of RadamUpdate."""
     return apply(RadamUpdate(**options), inputs)
 
 
 def adadelta_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the result of a step of Adadelta, as `sgd_update` does. The `inputs` are parameter,
-    gradient, v, the moving average of squared steps, lr and step. `options` are the fields of
-    AdadeltaUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of Adadelta. The
+    `inputs` are parameter, gradient, v, the moving average of squared steps, lr and step. `options`
+    are the fields of AdadeltaUpdate."""
     return apply(AdadeltaUpdate(**options), inputs)

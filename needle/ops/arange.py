@@ -1,4 +1,4 @@
-"""Evenly spaced numbers. While tracing, they may depend on sizes that are not known."""
+"""Evenly spaced numbers. While tracing, they may depend on unknown sizes."""
 
 from __future__ import annotations
 

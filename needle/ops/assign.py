@@ -2,8 +2,8 @@
 
 The functions take all of NumPy's keys. If a key names an element several times, `set_at` keeps the
 last value, `add_at` adds all values, `mul_at` multiplies by all, and `max_at` and `min_at` keep the
-largest and the smallest of all.
-The gradient of `set_at` flows to the values that stay and to the elements of `a` that are not
+largest or the smallest of the old element and all values.
+The gradient of `set_at` flows to the values that are kept and to the elements of `a` that are not
 replaced. In `max_at` and `min_at`, equal elements and values share the gradient equally.
 """
 

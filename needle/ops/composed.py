@@ -184,7 +184,7 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     """Return log(exp(a) + exp(b)) without overflow, with broadcasting; integers give float64."""
     check_tensors("logaddexp", a=a, b=b)
     top = maximum(a, b)
-    apart = where(top == minimum(a, b), 0, abs(a - b))  # 0 also for equal infinities
+    apart = where(top == minimum(a, b), 0, abs(a - b))  # 0 for equal infinities too
     return top + log1p(exp(-apart))
 
 

@@ -21,7 +21,7 @@ from .arithmetic import Add, Multiply
 from .reduce import Summation
 
 _INPUTS = (Spec((2, 3), "float32"), Spec((3,), "float32"))
-# x * w, x and x + w, x * x
+# _TRUE returns x * w and x; _FALSE returns x + w and x * x.
 _TRUE = Body(_INPUTS, (Step(Multiply(), (0, 1)),), (2, 0))
 _FALSE = Body(_INPUTS, (Step(Add(), (0, 1)), Step(Multiply(), (0, 0))), (2, 3))
 _SUM = Body(_INPUTS, (Step(Summation(), (0,)),), (2, 2))
@@ -78,7 +78,7 @@ class Cond(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in found])
 
     def fitted(self, given: Sequence[Spec]) -> Cond:
-        """Return the same op with bodies for the inputs `given`, because its bodies may have been
+        """Return the same op with its bodies fitted to the inputs `given`; they may have been
         traced for other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given[1:]])
         true, false = (replace(each, inputs=inputs) for each in (self.true, self.false))
@@ -93,7 +93,7 @@ class Cond(Op):
     def reference_by(
         self, run: Run, predicate: np.ndarray, *inputs: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """Return `reference`, with `run` for the steps of the bodies."""
+        """Compute `reference` with `run` for the steps of the bodies."""
         body = self.true if predicate.item() else self.false
         return tuple(body.evaluated(inputs, run))
 

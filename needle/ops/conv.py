@@ -1,8 +1,8 @@
 """Convolution over (N, H, W, C), and the two ops of its gradient.
 
 The scalar product <conv(x, w), g> is linear in x, w and g. Its derivatives with respect to g, x and
-w are `Conv`, `ConvInput` and `ConvWeight`, so the gradients of each of these ops, of any order, are
-computed by the other two.
+w are `Conv`, `ConvInput` and `ConvWeight`, so the gradients of each op are computed by the other
+two, and gradients of any order need no further op.
 """
 
 from __future__ import annotations
@@ -362,8 +362,8 @@ def conv_input(
     groups: int = 1,
 ) -> Tensor:
     """Return the transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups,
-    O): (N, *size, C). `stride`, `padding`, `dilation` and `groups` belong to the convolution that
-    is transposed, `conv`. Raises ShapeError unless an input of `size` gives an output of a's shape.
+    O): (N, *size, C). `stride`, `padding`, `dilation` and `groups` are those of `conv`, of which
+    this is the transpose. Raises ShapeError unless an input of `size` gives an output of a's shape.
     """
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
@@ -380,7 +380,7 @@ def conv_weight(
 ) -> Tensor:
     """Return the gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the
     sum of a * b over the elements of `a` (N, H, W, C) that it multiplies and their outputs `b` (N,
-    rows, columns, O). `kernel`, `stride`, `padding`, `dilation` and `groups` belong to `conv`.
+    rows, columns, O). `kernel`, `stride`, `padding`, `dilation` and `groups` are those of `conv`.
     Raises ShapeError if the shapes do not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

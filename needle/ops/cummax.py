@@ -95,8 +95,8 @@ class _Running(Along):
         else:
             # The position comes first, because `_taken` reads the old best value.
             where[j] = k.tirx.Select(self._taken(k, value, best[j]), i, where[j])
-            # `further` compares again. Comparison and choice are then one instruction, and the next
-            # step waits only for that.
+            # `further` compares again, so that comparison and choice are one instruction. The next
+            # step waits only for that instruction.
             best[j] = further(k, value, best[j], _dtype(value))
         outs[0][place], outs[1][place] = best[j], where[j]
 
@@ -169,16 +169,16 @@ class _Running(Along):
 
 @register
 class Cummax(_Running):
-    """(values, positions): the largest element up to each position along `axis`, or NaN after the
-    first NaN, and the last position that has it. The gradient flows to that position."""
+    """(values, positions): the largest element up to each position along `axis`, or NaN from the
+    first NaN on, and the last position of that element. The gradient flows to that position."""
 
     axis: int = -1
 
 
 @register
 class Cummin(_Running):
-    """(values, positions): the smallest element up to each position along `axis`, or NaN after the
-    first NaN, and the last position that has it. The gradient flows to that position."""
+    """(values, positions): the smallest element up to each position along `axis`, or NaN from the
+    first NaN on, and the last position of that element. The gradient flows to that position."""
 
     axis: int = -1
     largest = False

@@ -17,8 +17,8 @@ _FEW = 25  # with more rows, distances come from products, not differences, as i
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Return the p-norm of the difference of each row of `a` (..., n, d) and each row of `b`
-    (..., m, d): (..., n, m). The axes before the last two broadcast.
+    """Return the p-norms (..., n, m) of the differences between each row of `a` (..., n, d) and
+    each row of `b` (..., m, d). The axes before the last two broadcast.
 
     `p` may be 0 (the number of elements that differ) or infinite (the largest difference). The
     gradient of a distance of 0 is 0. Euclidean distances of more than 25 rows are computed from

@@ -30,10 +30,10 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
     The operands are Tensors of any shapes and dtypes, on the same device. The result has their
     common dtype; integers wrap around in it. With more than two operands, the pairs that cost the
     least work are contracted first (NumPy's einsum_path); each contraction with shared names is one
-    matmul. For sizes that are unknown while tracing, the order is chosen for their largest values,
-    at most 256.
+    matmul. In the choice of the order, a size that is unknown while tracing counts as its largest
+    possible value, at most 256.
 
-    Raises ValueError for subscripts that cannot be read or do not fit the number of operands,
+    Raises ValueError for subscripts that cannot be read or do not fit the number of operands, and
     ShapeError for an operand with the wrong number of axes or for extents of one name that differ.
 
     >>> a, b = ndl.ones(2, 3), ndl.ones(3, 4)

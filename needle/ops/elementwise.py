@@ -35,7 +35,8 @@ class _Float(Elementwise):
     `twin` is NumPy's function of floats, and `samples` the range from which samples are drawn. The
     gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op with neither defines
     `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's name,
-    unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) gives another.
+    unless `te` (a function of a tensor), `element` (a function of an expression) or `relax` ("" for
+    none) gives another.
     """
 
     floating = True

@@ -1,5 +1,5 @@
-"""PyTorch's gather, scatter and masks, and functions whose result's shape depends on values; all
-are composed of other ops."""
+"""PyTorch's gather, scatter and masks, and functions whose results have shapes that depend on
+values. All are composed of other ops."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _along(name: str, a: Tensor, axis: int, index: Tensor) -> tuple[Any, ...]:
 
 def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """Return a copy of `a` with the elements of `source` added at the positions that `scatter`
-    would write for the same `axis` and `index`; repeated positions add repeatedly.
+    would write for the same `axis` and `index`. If positions repeat, all their elements are added.
 
     >>> ndl.scatter_add(ndl.zeros(3), 0, ndl.Tensor([1, 1]), ndl.ones(2)).numpy().tolist()
     [0.0, 2.0, 0.0]
@@ -88,7 +88,8 @@ def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> 
 
 def scatter_mul(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """Return a copy of `a` multiplied by the elements of `source` at the positions that `scatter`
-    would write for the same `axis` and `index`; repeated positions multiply repeatedly."""
+    would write for the same `axis` and `index`. If positions repeat, all their elements are
+    factors."""
     return _scatter("scatter_mul", "mul", a, axis, index, source)
 
 
@@ -190,8 +191,8 @@ def unique(
 ) -> Tensor | tuple[Tensor, ...]:
     """Return the distinct elements of `a` in ascending order, or the distinct slices along `axis`.
     With `return_inverse`, also return the index of each element of `a` among them, and with
-    `return_counts` how often each occurs (int64). No gradient flows back. Raises TraceError while
-    tracing, because values decide the shape.
+    `return_counts` the number of times that each occurs (int64). No gradient flows back. Raises
+    TraceError while tracing, because values decide the shape.
 
     >>> values, counts = ndl.unique(ndl.Tensor([3, 1, 3]), return_counts=True)
     >>> values.numpy().tolist(), counts.numpy().tolist()

@@ -134,6 +134,6 @@ class GroupNorm(Op):
 def group_norm(a: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5) -> Tensor:
     """Return `a` (N, channels, ...) with each of `groups` groups of adjacent channels normalized,
     times `weight` plus `bias`, both (channels,). `eps` is added to the variance. The CPU computes
-    it in one pass. In `nn.functional.group_norm`, weight and bias may be None."""
+    the result in one pass. In `nn.functional.group_norm`, weight and bias may be None."""
     op = GroupNorm(as_int(groups), float(eps))
     return apply(op, (a, weight, bias))

@@ -22,10 +22,10 @@ from .elementwise import Sigmoid, Tanh
 
 @register
 class GruGates(Op):
-    """The new state h' of a GRU step. The inputs are the pre-activations a_r, a_z, a_n that come
-    from the step's input, side by side (B, 3 H); b_r, b_z, b_n, which come from the state (B, 3 H);
-    and the state h (B, H). r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z), n = tanh(a_n + r * b_n),
-    and h' = n + z * (h - n)."""
+    """The new state h' of a GRU step. The inputs are three tensors. The first (B, 3 H) has a_r,
+    a_z, a_n, the pre-activations from the step's input, side by side; the second (B, 3 H) has b_r,
+    b_z, b_n, those from the state; and the third is the state h (B, H). r = sigmoid(a_r + b_r), z =
+    sigmoid(a_z + b_z), n = tanh(a_n + r * b_n), and h' = n + z * (h - n)."""
 
     infer_first = True
     reads = frozenset({"inputs"})
@@ -101,6 +101,6 @@ GRU_GATES = GruGates()
 
 def gru_gates(inputs: Tensor, states: Tensor, h: Tensor) -> Tensor:
     """Return the new state of a GRU step. `inputs` and `states`, both (B, 3 H), are the
-    pre-activations of the gates r, z, n that come from the step's input and from the state; `h`
+    pre-activations of the gates r, z, n from the step's input and from the state, respectively; `h`
     (B, H) is the state. Raises ShapeError if the shapes do not match."""
     return apply(GRU_GATES, (inputs, states, h))

@@ -125,7 +125,8 @@ class Bitwise(Binary):
     """y = a & b, a | b, a ^ b, a << b or a >> b of integers (bitwise_and, bitwise_or, bitwise_xor,
     left_shift, right_shift). Bools have no shifts.
 
-    A left shift by a negative number or by all bits or more gives 0; a right shift gives 0 or -1.
+    A left shift by a negative number, or by the number of bits or more, gives 0; a right shift
+    gives 0 or -1.
     """
 
     kind: str

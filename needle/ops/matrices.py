@@ -1,5 +1,4 @@
-"""Matrices and grids built from sizes, and parts of matrices, computed by counting and
-comparing."""
+"""Matrices and grids built from sizes, and triangles and diagonals of matrices."""
 
 from __future__ import annotations
 

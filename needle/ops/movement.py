@@ -95,8 +95,8 @@ _SPREAD_ERRORS = (
 
 @register
 class Dilate(_Spread):
-    """y = x with `dilation` zeros after each element along `axes`; these extents grow
-    (dilation + 1) times."""
+    """y = x with `dilation` zeros after each element along `axes`; these extents are multiplied by
+    dilation + 1."""
 
     axes: int | Shape | None
     dilation: int
@@ -402,8 +402,8 @@ def flip(a: Tensor, axes: Axes = None) -> Tensor:
 
 
 def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """Return `a` with `dilation` zeros after each element along `axes`: these extents grow
-    dilation + 1 times."""
+    """Return `a` with `dilation` zeros after each element along `axes`; these extents are
+    multiplied by dilation + 1."""
     return apply(Dilate(as_axes("dilate", axes), as_int(dilation)), (a,))
 
 

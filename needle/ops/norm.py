@@ -188,8 +188,8 @@ class LayerNorm(Op):
 
 
 def _total(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the sum over `axes`, the last axes of x first, because compiled code adds elements
-    one after the other."""
+    """Return the sum over `axes`. The last axes of x are summed first: compiled code adds elements
+    one after the other, and long sums lose digits."""
     for some in _te.last_axes_first(axes, x.ndim):
         x = summation(x, some)
     return x

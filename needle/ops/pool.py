@@ -199,8 +199,8 @@ def max_pool(
 ) -> Tensor:
     """Return the largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
 
-    `kernel`, `stride` (None: as `kernel`), `padding` and `dilation` are ints or pairs (rows,
-    columns). Raises ShapeError if no window fits, ValueError for padding of more than half a
+    `kernel`, `stride` (None: the same as `kernel`), `padding` and `dilation` are ints or pairs
+    (rows, columns). Raises ShapeError if no window fits, ValueError for padding of more than half a
     window.
     """
     window = as_window("max_pool", kernel, kernel if stride is None else stride, padding, dilation)

@@ -56,7 +56,7 @@ def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:
     """Return the sum of products over pairs of axes, like NumPy's and PyTorch's tensordot. A number
-    `axes` pairs that many last axes of `a` with as many first axes of `b`; two lists name the axes
+    n as `axes` pairs the last n axes of `a` with the first n axes of `b`; two lists name the axes
     of `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the
     common dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents
     differ.
@@ -109,8 +109,8 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the dot product of vectors, or a @ b for matrices, in the common dtype. As in NumPy, a
-    0-d operand scales the other. With more axes, the sum is over the last axis of `a` and the last
-    but one of `b`, and the result has the other axes of `a`, then the other axes of `b`.
+    0-d operand scales the other. With more axes, the sum is over the last axis of `a` and the
+    second to last of `b`, and the result has the other axes of `a`, then the other axes of `b`.
     (PyTorch's dot takes only vectors.) Raises ShapeError if the extents differ.
 
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
@@ -159,7 +159,7 @@ def _interleaved(shape: Sequence[int], fill: int, side: int) -> tuple[int, ...]:
 def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Return the sum of the elements at (i, i + offset) of the axes `axis1` and `axis2`; the result
     lacks these axes. (PyTorch's trace takes only matrices.) Bools and int32 are summed in int64, as
-    in `sum`. Raises ShapeError without two axes.
+    in `sum`. Raises ShapeError for fewer than two axes.
 
     >>> ndl.trace(ndl.eye(3)).item()
     3.0

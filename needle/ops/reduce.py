@@ -209,7 +209,7 @@ class _Extreme(_Reduce):
         return self.expand(out_grad, x) * (chosen / count)
 
     def te(self, k: TeNamespace, x: TeTensor, over: Callable[..., TeTensor]) -> TeTensor:
-        """Apply `over`, a reduction from _te, in a dtype that it can compare."""
+        """Apply `over`, a reduction from _te; bools are compared as int32."""
         if _te.dtype_of(x) != "bool":
             return over(k, x, self.over(x), self.keepdims)
         wide = _te.cast(k, x, "int32")
@@ -218,8 +218,8 @@ class _Extreme(_Reduce):
 
 @register
 class Max(_Extreme):
-    """y = the largest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
-    if there are no elements. Equal largest elements share the gradient equally."""
+    """y = the largest element of x over `axes` (None: all), NaN if any is NaN. Raises ShapeError if
+    there are no elements. Equal largest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -236,7 +236,7 @@ class Max(_Extreme):
 
 @register
 class Min(_Extreme):
-    """y = the smallest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
+    """y = the smallest element of x over `axes` (None: all), NaN if any is NaN. Raises ShapeError
     if there are no elements. Equal smallest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
@@ -363,7 +363,7 @@ def mean(
 
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError if
+    """Return the largest element over `axes` (None: all), NaN if any is NaN. Raises ShapeError if
     there are no elements. The positions are not returned: PyTorch's `max(dim)` is
     `x.max(dim), x.argmax(dim)`.
 
@@ -375,8 +375,8 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the smallest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError
-    if there are no elements."""
+    """Return the smallest element over `axes` (None: all), NaN if any is NaN. Raises ShapeError if
+    there are no elements."""
     return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 

@@ -167,8 +167,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 
 def _root(total: Tensor, ord: float) -> Tensor:
-    """Return total ** (1 / ord). The slope of the root is infinite at a total of 0 (at inf for a
-    negative ord). The gradient there is 0: the root of 1 is computed instead and then replaced."""
+    """Return total ** (1 / ord). Where the root's slope is infinite (at 0, or at inf for a negative
+    ord), the gradient is 0: the root of 1 is computed there instead, and then replaced."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
@@ -176,8 +176,9 @@ def _root(total: Tensor, ord: float) -> Tensor:
 
 @takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the median over `axes` (None: all): the lower of the two middle elements if their
-    number is even, and NaN if an element is NaN. Raises ShapeError if there are no elements."""
+    """Return the median over `axes` (None: all): the lower of the two middle elements if the number
+    of elements is even, and NaN if an element is NaN. Raises ShapeError if there are no
+    elements."""
     check_tensors("median", a=a)
     lines, shape = _lines("median", a, axes, keepdims)
     _refuse_nothing("median", a, lines)
@@ -189,7 +190,7 @@ def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 def quantile(
     a: Tensor, q: float | Sequence[float], axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
-    """Return the value below which a share `q` of the elements over `axes` (None: all) lies,
+    """Return the value below which a fraction `q` of the elements over `axes` (None: all) lies,
     interpolated between neighbours; it is NaN if an element is NaN. A list of `q` adds a first
     axis. Integers give float64. Raises ValueError for a `q` outside 0..1, ShapeError if there are
     no elements."""
@@ -220,10 +221,10 @@ def quantile(
 def bincount(
     a: Tensor, weights: Tensor | None = None, minlength: int = 0, length: int | None = None
 ) -> Tensor:
-    """Return how often each of 0, 1, 2, ... occurs in the integers `a` (n,), or the sum of its
-    `weights`. The result has `length` elements; without a `length`, it has as many as the largest
-    element needs, but at least `minlength`. Compiled code needs `length`. Raises IndexError for an
-    element out of range."""
+    """Return how often each of 0, 1, 2, ... occurs in the integers `a` (n,), or with `weights`
+    (n,), the sum of its weights. The result has `length` elements; without a `length`, it has as
+    many as the largest element needs, but at least `minlength`. Compiled code needs `length`.
+    Raises IndexError for an element out of range."""
     check_tensors("bincount", a=a)
     if a.ndim != 1 or is_floating(a.dtype) or a.dtype == "bool":
         raise TypeError(f"bincount: {a.dtype}{list(a.shape)} must be integers along one axis")

@@ -282,8 +282,8 @@ def unbind(a: Tensor, axis: int = 0) -> TensorTuple:
 
 def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """Return parts of `a` along `axis`. `sizes` is a list of their sizes, or one size for all parts
-    but the last, which may be smaller. This is PyTorch's split (needle's `split` is `unbind`).
-    Raises ShapeError unless the sizes add up to the extent.
+    but the last, which may be smaller. This is PyTorch's split (needle's `split` is PyTorch's
+    `unbind`). Raises ShapeError unless the sizes add up to the extent.
 
     >>> [part.shape for part in ndl.split_sizes(ndl.zeros(5), [2, 3])]
     [(2,), (3,)]
@@ -325,8 +325,8 @@ def chunk(a: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
-    """Return a list with `parts` copies of the open `size`. Raises TraceError unless they add up to
-    `n` at every size."""
+    """Return a list with `parts` copies of the symbolic `size`. Raises TraceError unless they add
+    up to `n` at every size."""
     if isinstance(parts, Expression) or not same(n, parts * size):
         raise TraceError(
             f"tracing: the number of parts of an axis of size {n} is not known at every size; "

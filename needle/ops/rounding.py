@@ -15,7 +15,7 @@ from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _functions, _te
 from ._operands import applied
 
-# By kind: NumPy's function, and TVM's for floats. `round` rounds halves to the even neighbour.
+# NumPy's function for each kind, and TVM's for floats. `round` rounds halves to the even neighbour.
 _ROUNDINGS = {"floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc}
 _TVM = {"floor": "floor", "ceil": "ceil", "round": "nearbyint", "trunc": "trunc"}
 

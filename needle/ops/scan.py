@@ -94,8 +94,8 @@ class _Accumulate(Along):
 
 @register
 class Cumsum(_Accumulate):
-    """y[i] = x[0] + ... + x[i] along `axis`, from the end if `reverse`. Bools and integers are
-    summed in int64, floats in float64."""
+    """y[i] = x[0] + ... + x[i] along `axis`, or x[i] + ... + x[-1] if `reverse`. Bools and integers
+    are summed in int64, floats in float64."""
 
     axis: int = -1
     reverse: bool = False
@@ -109,8 +109,8 @@ class Cumsum(_Accumulate):
 
 @register
 class Cumprod(_Accumulate):
-    """y[i] = x[0] * ... * x[i] along `axis`, from the end if `reverse`. Bools and integers are
-    multiplied in int64, floats in float64."""
+    """y[i] = x[0] * ... * x[i] along `axis`, or x[i] * ... * x[-1] if `reverse`. Bools and integers
+    are multiplied in int64, floats in float64."""
 
     axis: int = -1
     reverse: bool = False
@@ -134,8 +134,8 @@ class Cumprod(_Accumulate):
 
 @register
 class LogCumSumExp(_Accumulate):
-    """y[i] = log(exp(x[0]) + ... + exp(x[i])) along `axis`, without overflow; from the end if
-    `reverse`. Integers give float64."""
+    """y[i] = log(exp(x[0]) + ... + exp(x[i])) along `axis`, without overflow; the sum goes from i
+    to the end if `reverse`. Integers give float64."""
 
     axis: int = -1
     reverse: bool = False
@@ -169,8 +169,8 @@ class LogCumSumExp(_Accumulate):
 
 @register
 class LinearScan(Along):
-    """y[i] = a[i] * y[i - 1] + b[i] along `axis`, from y[-1] = 0; from the end if `reverse`. Both
-    inputs have the same shape and floating dtype."""
+    """y[i] = a[i] * y[i - 1] + b[i] along `axis`, where the first y[i - 1] is 0. If `reverse`,
+    y[i + 1] replaces y[i - 1]. Both inputs have the same shape and floating dtype."""
 
     axis: int = -1
     reverse: bool = False
@@ -265,7 +265,7 @@ def _has_steps(x: Tensor, axis: int) -> bool:
 
 @takes_scalars
 def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Return the sums of all elements up to each one along `axis` (from each one to the end if
+    """Return, for each element, the sum of it and all elements before it along `axis` (after it if
     `reverse`).
 
     >>> ndl.cumsum(ndl.arange(4), 0).numpy().tolist()
@@ -276,8 +276,8 @@ def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Return the products of all elements up to each one along `axis` (from each one to the end if
-    `reverse`).
+    """Return, for each element, the product of it and all elements before it along `axis` (after it
+    if `reverse`).
 
     >>> ndl.cumprod(ndl.arange(1, 5), 0).numpy().tolist()
     [1, 2, 6, 24]
@@ -287,13 +287,13 @@ def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def logcumsumexp(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Return the log of the sum of exp of all elements up to each one along `axis` (from each one
-    to the end if `reverse`), without overflow."""
+    """Return, for each element, the log of the sum of exp of it and all elements before it along
+    `axis` (after it if `reverse`), without overflow."""
     return apply(LogCumSumExp(as_int(axis), bool(reverse)), (a,))
 
 
 def linear_scan(a: Tensor, b: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
-    """Return y[i] = a[i] * y[i - 1] + b[i] along `axis`, from the end if `reverse`: a linear
-    recurrence, as in state space models. Raises ShapeError or TypeError unless `a` and `b` have the
-    same shape and floating dtype."""
+    """Return y[i] = a[i] * y[i - 1] + b[i] along `axis` (y[i + 1] in place of y[i - 1] if
+    `reverse`): a linear recurrence, as in state space models. Raises ShapeError or TypeError unless
+    `a` and `b` have the same shape and floating dtype."""
     return apply(LinearScan(as_int(axis), bool(reverse)), (a, b))

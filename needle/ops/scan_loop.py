@@ -58,10 +58,10 @@ class Scan(Op):
     states that the previous run returned.
 
     The inputs are the initial `states`, the `sequences` (length, ...), each of which provides one
-    slice for each run, and the values that stay the same in all runs. The body has the same inputs,
-    with slices in place of sequences. Its outputs are the next states, then the values to stack
-    along axis 0. With `reverse`, the runs start at the last slices, and each output is stacked at
-    the position of its slice.
+    slice per run, and the values that stay the same in all runs. The body has the same inputs, with
+    slices in place of sequences. Its outputs are the next states, then the values to stack along
+    axis 0. With `reverse`, the runs start at the last slices, and each output is stacked at the
+    position of its slice.
     """
 
     body: Body

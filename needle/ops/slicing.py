@@ -68,7 +68,8 @@ class Slice(Movement):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shape: list[Extent] = []
-        # For each axis of x: the output axis (None: none), and the start and step of its index.
+        # For each axis of x: the output axis (None if there is none), and the start and step of its
+        # index.
         makers: list[tuple[int | None, Extent, int]] = []
         axis = 0
         for entry in expand(self.name, self.key, len(x.shape)):
@@ -96,8 +97,8 @@ class Slice(Movement):
         return k.te.compute(shape, body)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        """Return an expression that compiler passes turn into reads of x in place. Return None
-        unless all steps are 1 and the extents of the sliced axes are known."""
+        """Return an expression that compiler passes turn into direct reads of x. Return None unless
+        all steps are 1 and the extents of the sliced axes are known."""
         extents, shape, axes = list(x.ty.shape.values), [], []
         begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):

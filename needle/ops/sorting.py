@@ -100,9 +100,9 @@ class Sort(Op):
 
 @register
 class Searchsorted(Op):
-    """y = the int64 position in the sorted x before which each element of `values` belongs: the
-    first such position, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the
-    same leading axes. NaN counts as the largest. No gradient flows back."""
+    """y = the int64 position at which each element of `values` would be inserted into the sorted x:
+    the first such position, or the last if `right`. x is (n,), or (..., n) for values (..., m) with
+    the same leading axes. NaN counts as the largest. No gradient flows back."""
 
     right: bool = False
 
@@ -241,8 +241,8 @@ def searchsorted(
     sorter: Tensor | None = None,
     out_int32: bool = False,
 ) -> Tensor:
-    """Return the position in the sorted `a` before which each element of `values` belongs: the
-    first such position, or the last if `right`. `side` ("left" or "right") may replace `right`.
+    """Return the position at which each element of `values` would be inserted into the sorted `a`:
+    the first such position, or the last if `right`. `side` ("left" or "right") may replace `right`.
 
     `a` is (n,), or (..., n) for values (..., m) with the same leading axes; each row of values is
     looked up in the same row of `a`. If `a` is not sorted, give `sorter`: int64 positions of a's

@@ -383,8 +383,9 @@ def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
-    """Apply `op` to the parts. In a trace, many parts are joined in groups, and then the groups:
-    TVM's and LLVM's passes are recursive, and a kernel with 2,000 parts crashes the process."""
+    """Apply `op` to the parts. In a trace, many parts are joined in groups, and then the groups are
+    joined: TVM's and LLVM's passes are recursive, and a kernel with 2,000 parts crashes the
+    process."""
     if state.trace is None or len(parts) <= WIDEST:
         return apply(op, parts)
     groups = [parts[i : i + WIDEST] for i in range(0, len(parts), WIDEST)]

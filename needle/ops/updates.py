@@ -238,27 +238,27 @@ def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
 
 
 def adam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Take a step of Adam, or of AdamW if `decoupled`. The result has the form of `sgd_update`'s.
-    The `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max follows v.
-    `options` are the fields of AdamUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of Adam, or of AdamW if
+    `decoupled`. The `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max
+    follows v. `options` are the fields of AdamUpdate."""
     return apply(AdamUpdate(**options), inputs)
 
 
 def adagrad_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Take a step of Adagrad. The result has the form of `sgd_update`'s. The `inputs` are
+    """Return the new parameter, the new v and step + 1 after one step of Adagrad. The `inputs` are
     parameter, gradient, v (the sum of squared gradients), lr and step. `options` are the fields of
     AdagradUpdate."""
     return apply(AdagradUpdate(**options), inputs)
 
 
 def rmsprop_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Take a step of RMSprop. The result has the form of `sgd_update`'s. The `inputs` are
-    parameter, gradient, v, lr and step; v is followed by u if there is `momentum`, and then by the
-    average if `centered`. `options` are the fields of RmspropUpdate."""
+    """Return the new parameter, the new states and step + 1 after one step of RMSprop. The `inputs`
+    are parameter, gradient, v, lr and step; v is followed by u if there is `momentum`, and then by
+    the average if `centered`. `options` are the fields of RmspropUpdate."""
     return apply(RmspropUpdate(**options), inputs)
 
 
 def lion_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Take a step of Lion. The result has the form of `sgd_update`'s. The `inputs` are parameter,
-    gradient, m, lr and step. `options` are the fields of LionUpdate."""
+    """Return the new parameter, the new m and step + 1 after one step of Lion. The `inputs` are
+    parameter, gradient, m, lr and step. `options` are the fields of LionUpdate."""
     return apply(LionUpdate(**options), inputs)

@@ -1,4 +1,4 @@
-"""Weighted sums of elements of each channel, at positions that all channels share."""
+"""Weighted sums of each channel's elements, at positions that all channels share."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ _RULE = remembered(AdamUpdate)
 
 class Adam(Optimizer):
     """m, v = moving averages of g and g * g, where g = grad + weight_decay * p;
-    p -= lr * m' / (sqrt(v') + eps), where m', v' are m, v, divided by 1 - beta ** step if
-    `bias_correction`; step counts the steps of this parameter. `betas` is the pair (beta1, beta2);
-    the keywords beta1 and beta2 may replace it.
+    p -= lr * m' / (sqrt(v') + eps). With `bias_correction`, m' = m / (1 - beta1 ** step) and
+    v' = v / (1 - beta2 ** step), where step counts the steps of this parameter; without it, m' = m
+    and v' = v. `betas` is the pair (beta1, beta2); the keywords beta1 and beta2 may replace it.
 
     With `amsgrad`, the step uses the largest v so far (Reddi et al. 2018). With `maximize`, grad is
     negated first. With `decoupled_weight_decay` the optimizer is AdamW.

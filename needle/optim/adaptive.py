@@ -315,8 +315,8 @@ class Adafactor(Optimizer):
     With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g (for a matrix, only the row
     means and column means are kept); d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
     max(1, rms(d') / d), where d >= 1 and lr' = max(eps2, rms(p)) * min(lr, 1 / sqrt(step)).
-    `eps` is (eps1, eps2). eps1 is a lower bound for the mean of the row means, and its square for
-    v; None means the distance from 1 to the next number. With `maximize`, grad is negated first.
+    `eps` is (eps1, eps2). eps1 is a lower bound for the mean of the row means, and eps1 ** 2 for v;
+    None means the machine epsilon. With `maximize`, grad is negated first.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -378,7 +378,7 @@ class _AdafactorStep(NamedTuple):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the state's arrays; a parameter has v, or rows and columns."""
+        """The names of the state's arrays: v for a vector or number, else rows and columns."""
         return "v", "rows", "columns"
 
     def update(

@@ -144,7 +144,7 @@ class OneCycleLR(_Cycle):
 
 class CyclicLR(_Cycle):
     """The learning rate rises linearly from base_lr to max_lr within step_size_up steps and falls
-    back within step_size_down steps (None: as many), again and again (Smith 2017).
+    back within step_size_down steps (None: the same number), repeatedly (Smith 2017).
 
     The height max_lr - base_lr is multiplied by scale_fn(number of the cycle, counted from 1), or
     with scale_mode "iterations" by scale_fn(steps). Without scale_fn, `mode` gives the factor:
@@ -278,8 +278,8 @@ class SequentialLR(Schedule):
 
 class ChainedScheduler:
     """Several schedules, `schedulers`, that step together; each one starts from the rate that the
-    schedule before it has set. Raises ValueError unless all belong to one optimizer, to `optimizer`
-    if it is given."""
+    schedule before it has set. Raises ValueError unless all belong to the same optimizer, and to
+    `optimizer` if it is given."""
 
     def __init__(self, schedulers: Sequence[Schedule], optimizer: Optimizer | None = None) -> None:
         if not schedulers:

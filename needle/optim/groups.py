@@ -45,7 +45,7 @@ class Group(MutableMapping[str, Any]):
     def __init__(self, optimizer: Any, numbers: range, param_names: list[str] | None) -> None:
         self.optimizer, self.numbers, self.param_names = optimizer, numbers, param_names
         self.own: dict[str, Any] = {}
-        self.initial_lr: float | None = None  # before the first schedule changed it
+        self.initial_lr: float | None = None  # the rate before the first schedule changed it
         self.rule: Any = None  # the last step's rule; all parameters have the state that it needs
 
     @property
@@ -112,8 +112,8 @@ class Group(MutableMapping[str, Any]):
 
 
 class Options:
-    """The options of a group as attributes. `numbers`, in the form of a state_dict, replace the
-    group's own options; all other attributes come from the optimizer."""
+    """The options of a group as attributes. `numbers`, from a state_dict, replace the group's own
+    options; all other attributes come from the optimizer."""
 
     def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
         self._group, self._own = group, group.own

@@ -1,4 +1,4 @@
-"""L-BFGS (Liu and Nocedal 1989), with a line search by the strong Wolfe conditions (Nocedal and
+"""L-BFGS (Liu and Nocedal 1989), with a line search for the strong Wolfe conditions (Nocedal and
 Wright, Numerical Optimization, algorithms 3.5 and 3.6)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A line search with the strong Wolfe conditions (Nocedal and Wright, Numerical Optimization,
+"""A line search for the strong Wolfe conditions (Nocedal and Wright, Numerical Optimization,
 algorithms 3.5 and 3.6)."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def strong_wolfe(
 
 
 def _cubic(a: Point, b: Point, least: float, most: float) -> float:
-    """Return the length at which the cubic with the losses and slopes of two points is smallest,
+    """Return the length that minimizes the cubic fitted to the losses and slopes of two points,
     limited to [least, most] (equation 3.59); if the cubic has no minimum, return the midpoint."""
     a, b = (a, b) if a.length <= b.length else (b, a)
     with np.errstate(all="ignore"):

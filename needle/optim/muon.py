@@ -21,7 +21,7 @@ class Muon(Optimizer):
     orthogonal(u) has the singular vectors of u and singular values near 1. ns_steps Newton-Schulz
     steps of degree 5 with ns_coefficients compute it in float32 (PyTorch: in bfloat16), starting
     from u divided by its norm, which counts as at least `eps`. lr' is lr * sqrt(max(1, out / in)),
-    or with adjust_lr_fn "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). Raises ValueError for a
+    or with adjust_lr_fn "match_rms_adamw", 0.2 * lr * sqrt(max(in, out)). Raises ValueError for a
     parameter that is not a matrix: use AdamW for it.
     """
 

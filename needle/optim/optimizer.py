@@ -24,7 +24,7 @@ class Optimizer:
 
     `params` may also be groups, dicts {"params": tensors, "lr": ..., ...}: the options in a dict
     replace the optimizer's options for its tensors (`param_groups`). Pairs (name, tensor), such as
-    those of `model.named_parameters()`, give the tensors names: `group["param_names"]`.
+    those of `model.named_parameters()`, name the tensors; `group["param_names"]` has the names.
 
     Raises ValueError if there are no parameters, for a parameter that is given twice, for names of
     only some parameters, for an unknown option, and for a learning rate that is negative or not
@@ -34,7 +34,7 @@ class Optimizer:
     """
 
     tells_traces: ClassVar[bool] = True  # a step reports its reads and writes to a trace
-    checks: ClassVar[dict[str, Check]] = {}  # by option, without lr
+    checks: ClassVar[dict[str, Check]] = {}  # by option; lr is checked separately
     _states: ClassVar[tuple[str, ...]] = ()  # names of the arrays that a parameter's state may have
     _optional: ClassVar[tuple[str, ...]] = ()  # names of options that may be None
     _reads_steps: ClassVar[bool] = False  # whether a step depends on the number of earlier steps
@@ -130,8 +130,8 @@ class Optimizer:
         return kept
 
     def _set_steps(self, i: int, steps: int) -> None:
-        """Set the number of steps of parameter `i`, a tensor on the host. Python code counts steps
-        through `_steps`, which shares this tensor's memory."""
+        """Set parameter `i`'s number of steps, which is a tensor on the host. Python code counts
+        steps through `_steps`, which shares this tensor's memory."""
         counter = np.from_dlpack(self._counts)[i : i + 1]
         counter[0] = steps
         self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)
@@ -214,7 +214,7 @@ class Optimizer:
         The result is {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter
         that has been updated has "step", the number of its updates, as int64 []. The tensors share
         memory with the optimizer, so later steps change them. If group i has its own value for an
-        option, the value is the number "group i option".
+        option, "numbers" has the value as "group i option".
         """
         kept = {
             i: {name: Tensor(array, requires_grad=False) for name, array in arrays.items()}
@@ -252,8 +252,8 @@ class Optimizer:
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
         """Return (state, numbers) with a "step" for each parameter. An older state has one number
-        "t" for all parameters instead. If it has neither and the optimizer's steps do not depend on
-        their number, each "step" becomes 1."""
+        "t" for all parameters instead. If a state has neither, and the optimizer's steps do not
+        depend on their number, each "step" becomes 1."""
         kept = [of for of in state.values() if isinstance(of, Mapping)]
         if any("step" in of for of in kept):
             return state, numbers

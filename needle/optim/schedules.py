@@ -84,8 +84,8 @@ class Schedule:
         return {i: bases[i] for i, group in enumerate(groups) if "lr" in group.own}
 
     def _bases(self) -> list[tuple[int | None, float]]:
-        """Return (group, base) of each rate that the schedule sets; None is the optimizer's own
-        rate."""
+        """Return (group, base) of each rate that the schedule sets. The group None stands for the
+        optimizer's own rate."""
         return [(None, self.base_lr), *self.group_lrs.items()]
 
     def _rate_of(self, group: int | None) -> float:
@@ -100,7 +100,7 @@ class Schedule:
                 self.optimizer.param_groups[i].own["lr"] = rate
 
     def _following(self, group: int | None, base: float, steps: int) -> float:
-        """Return the rate after `steps` steps; the current rate is the one after one step fewer."""
+        """Return the rate after `steps` steps; the current rate is the rate after `steps` - 1."""
         now, i = self._rate_of(group), group or 0
         if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
             return self.chained(now, base, steps, i)
@@ -118,7 +118,7 @@ class Schedule:
         """Raise TraceError if `step` changes more than rates: compiled code fixes the rest."""
 
     def _go_to(self, steps: Any) -> None:
-        """Set the rates after `steps` steps; the current rates are those after one step fewer."""
+        """Set the rates after `steps` steps; the current rates are the rates after `steps` - 1."""
         if type(self).get_lr is not Schedule.get_lr:
             self._steps = steps
             for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):

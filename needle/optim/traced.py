@@ -106,7 +106,7 @@ def _forget(optimizer: Any, i: int) -> None:
 
 
 def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
-    """Return the `chosen` parameters in lists; those in a list have taken equally many steps."""
+    """Group the `chosen` parameters by the number of steps that they have taken."""
     counts = optimizer._steps
     found: dict[int, list[int]] = {}
     for i in chosen:
@@ -115,7 +115,7 @@ def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
 
 
 def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
-    """Return a check that these parameters have taken equally many steps."""
+    """Return a check that these parameters have taken the same number of steps."""
 
     def holds() -> bool:
         counts = optimizer._steps

@@ -19,7 +19,8 @@ def run(
 ) -> list[Tensor]:
     """Run a loop and return its last states and stacked outputs. The `inputs` are `states` initial
     states, `sequences` sequences, and values that are the same in all steps; the `body` takes
-    slices of the sequences. The loop has `length` steps and starts at the last if `reverse`."""
+    slices of the sequences. The loop has `length` steps and starts at the last step if
+    `reverse`."""
     found = parts(body, states, sequences)
     given, finish = found.divided(inputs, length)
     if not found.core.outputs:  # no step depends on an earlier step

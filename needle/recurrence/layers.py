@@ -1,8 +1,8 @@
 """The usual recurrent layers over a sequence: an LSTM, a GRU and a plain RNN as scans.
 
 Their cells are fixed bodies, because in eager code tracing a cell would take longer than running a
-short sequence. The scanned sequence is the input's part of the gates' pre-activations, which is
-computed for all steps at once.
+short sequence. The scanned sequence is the input's contribution to the gates' pre-activations,
+which is computed for all steps at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, .
     return Body(tuple([Spec(shape, "float32") for shape in shapes]), steps, outputs)
 
 
-# Inputs: hidden state, cell state, the input's part, the weight. The batch and state size are 1.
+# Inputs: hidden state, cell state, the input's contribution, the weight. The batch and state size
+# are 1.
 LSTM = _body(
     [(1, 1), (1, 1), (1, 4), (1, 4)],
     Step(Matmul(), (0, 3)),
@@ -40,7 +41,7 @@ LSTM = _body(
     Step(TupleGetItem(1), (6,)),
     outputs=(7, 8, 7, 8),
 )
-# Inputs: the state, the input's part, the weight, the bias of the state's part.
+# Inputs: the state, the input's contribution, the weight, the bias of the state's contribution.
 GRU = _body(
     [(1, 1), (1, 3), (1, 3), (3,)],
     Step(Matmul(), (0, 2)),
@@ -51,7 +52,7 @@ GRU = _body(
 
 
 def _rnn(nonlinearity: Op) -> Body:
-    """Return the body of a plain RNN with the inputs state, input's part, and weight."""
+    """Return the body of a plain RNN with the inputs state, input's contribution, and weight."""
     steps = Step(Matmul(), (0, 2)), Step(Add(), (1, 3)), Step(nonlinearity, (4,))
     return _body([(1, 1), (1, 1), (1, 1)], *steps, outputs=(5, 5))
 
@@ -65,9 +66,9 @@ def lstm(
     """Run an LSTM. Return (the hidden states of all steps (T, B, H), the cell states of all steps,
     the last hidden state (B, H), the last cell state).
 
-    `projected` (T, B, 4 H: i, f, g, o) is the input's part of the gates' pre-activations with all
-    biases, `h` and `c` (B, H) are the initial states, `w` (H, 4 H) is the weight of h. With
-    `reverse`, the loop starts with the last step.
+    `projected` (T, B, 4 H: i, f, g, o) is the input's contribution to the gates' pre-activations
+    with all biases, `h` and `c` (B, H) are the initial states, `w` (H, 4 H) is the weight of h.
+    With `reverse`, the loop starts with the last step.
     """
     last, last_cell, hidden, cells = _layer(LSTM, [h, c, projected, w], 2, reverse)
     return hidden, cells, last, last_cell
@@ -78,9 +79,9 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """Run a GRU. Return (the hidden states of all steps (T, B, H), the last hidden state).
 
-    `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations and `h` (B, H) the
-    initial state; `w` (H, 3 H) and `bias` (3 H,) give the state's part. With `reverse`, the loop
-    starts with the last step.
+    `projected` (T, B, 3 H: r, z, n) is the input's contribution to the pre-activations and
+    `h` (B, H) the initial state; `w` (H, 3 H) and `bias` (3 H,) give the state's contribution. With
+    `reverse`, the loop starts with the last step.
     """
     last, hidden = _layer(GRU, [h, projected, w, bias], 1, reverse)
     return hidden, last
@@ -91,9 +92,9 @@ def rnn(
 ) -> tuple[Tensor, Tensor]:
     """Run a plain RNN. Return (the hidden states of all steps (T, B, H), the last hidden state).
 
-    `projected` (T, B, H) is the input's part with all biases, `h` (B, H) the initial state and `w`
-    (H, H) its weight. `nonlinearity` is "tanh" or "relu". With `reverse`, the loop starts with the
-    last step.
+    `projected` (T, B, H) is the input's contribution with all biases, `h` (B, H) the initial state
+    and `w` (H, H) its weight. `nonlinearity` is "tanh" or "relu". With `reverse`, the loop starts
+    with the last step.
     """
     last, hidden = _layer(RNN[nonlinearity], [h, projected, w], 1, reverse)
     return hidden, last

@@ -1,5 +1,5 @@
-"""Open sizes: a `Dim` stands for every size within its bounds, and the extents of results computed
-with it are expressions of dims.
+"""Open (symbolic) sizes: a `Dim` stands for every size within its bounds, and
+the extents of results computed with it are expressions of dims.
 
 An expression is kept in one exact form, a polynomial of dims and of quotients rounded down. Equal
 expressions therefore have equal forms: n + n == 2 * n, and (4 * n) // 4 is n. A coefficient may be
@@ -31,8 +31,8 @@ LARGEST = 2**31 - 1  # the largest size
 class Expression:
     """An integer that depends on dims, such as 2 * n + 1. It is immutable and hashable.
 
-    The operators `+ - * // %`, with ints and with other expressions, and `**` with an int of at
-    least 0 give expressions, or ints if the result depends on no dim. Divisors must be above 0.
+    The operators `+ - * // %` (with ints and expressions) and `**` (with an int of at least 0) give
+    expressions, or ints if the result depends on no dim. Divisors must be above 0.
     """
 
     __slots__ = ("_key", "_terms")
@@ -159,7 +159,7 @@ class Expression:
         return always
 
     def _refused(self, use: str) -> TraceError:
-        return _refusal(f"the value of {self}, which {use} needs,", (self,))
+        return _refusal(f"the value of {self} for {use}", (self,))
 
     def __index__(self) -> int:
         raise self._refused("an index, range() or another function of plain ints")
@@ -259,7 +259,7 @@ class Dim(Expression):
         return self.min, self.max
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """Return the object that `build` makes of this dim; `divide` is not used."""
+        """Return `build(self)`; `divide` is not used."""
         return build(self)
 
     def described(self) -> str:
@@ -429,12 +429,12 @@ def _rounded(rest: Any, divisor: Any) -> Any:
 
 
 def _refusal(what: str, involved: Iterable[Any]) -> TraceError:
-    """Return the error for a question that open sizes do not answer. It names the line of the
+    """Return the error for a question that symbolic sizes do not answer. It names the line of the
     user's code."""
     dims = sorted(dims_of(involved), key=lambda dim: dim.name)
     here = state.trace.here if state.trace is not None else "the code"
     return TraceError(
-        f"tracing: {here} asks for {what} and it is not known: "
+        f"tracing: {here} needs to know {what}, which is not known: "
         f"{', '.join(dim.described() for dim in dims)}{user_line()}. Use operations of tensors and "
         "sizes, choose bounds of the Dim that decide it, or compile for one size, without the dim"
     )

@@ -35,8 +35,8 @@ def as_extent(value: Any) -> Any:
 
 
 def line_of(extent: Any) -> tuple[Dim, int, int] | None:
-    """Return (dim, factor, added) for an extent factor * dim + added with a factor above 0, or None
-    for other extents."""
+    """Return (dim, factor, added) if the extent is `factor * dim + added` with a factor above 0,
+    else None."""
     if not isinstance(extent, Expression) or len(extent.dims) != 1:
         return None
     (dim,) = extent.dims
@@ -46,8 +46,8 @@ def line_of(extent: Any) -> tuple[Dim, int, int] | None:
 
 
 def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, Any]:
-    """Return the size in `shapes` of each dim that is a whole axis of a declared shape. If axes of
-    the same dim differ in size, the first one counts."""
+    """Return the size in `shapes` of each dim that by itself is an extent of a declared shape. If
+    axes of the same dim differ in size, the first one counts."""
     found: dict[Dim, Any] = {}
     for extents, sizes in zip(declared, shapes, strict=True):
         for extent, size in zip(extents, sizes, strict=False):
@@ -57,7 +57,8 @@ def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, An
 
 
 def at_sizes(value: Any, sizes: Mapping[Dim, Any]) -> Any:
-    """Return `value`, of a kind that `replaced` takes, with the sizes in place of the dims."""
+    """Return `value` with each dim replaced by its size. `value` may be anything that `replaced`
+    accepts."""
     return replaced(value, lambda extent: extent.value(sizes))
 
 

@@ -1,4 +1,4 @@
-"""Checks for ops, needle's and your own. `check_op(MyOp)` raises OpCheckError, an AssertionError
+"""Checks for needle's ops and your own. `check_op(MyOp)` raises OpCheckError, an AssertionError
 that names the op, the sample and the broken rule."""
 
 from __future__ import annotations

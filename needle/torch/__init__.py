@@ -1,6 +1,6 @@
 """PyTorch models as needle Modules. PyTorch is imported only when a function needs it.
 
-No other package of needle imports PyTorch. `loading` reads from top to bottom:
+No other package of needle imports PyTorch. The modules, roughly in the order of their use:
 
 - `model_forms` accepts a module, a program or a file; `archive` reads files without running code
   from them. `structure` turns the model into a function from a list of tensors to a list of

@@ -97,7 +97,7 @@ class AotGraph:
 
     @property
     def constants(self) -> list[Any]:
-        """The tensors of values of the kind "constant"."""
+        """The tensors of the "constant" values."""
         return [getattr(self.module, node.target) for node in self._constants]
 
     @property
@@ -107,7 +107,7 @@ class AotGraph:
 
     @property
     def drawn(self) -> list[Any]:
-        """The nodes of values of the kind "drawn"."""
+        """The nodes of the "drawn" values."""
         return list(self._drawn)
 
     @property
@@ -276,8 +276,8 @@ class AotGraph:
     def compute(
         self, args: Sequence[Any], drawn: Sequence[Any], sizes: Callable[[Any], Any]
     ) -> list[Any]:
-        """Compute the values of the kind "computed" in PyTorch, from `args` and the `drawn`
-        numbers; `sizes` maps extents of fake tensors to ints."""
+        """Compute the "computed" values in PyTorch, from `args` and the `drawn` numbers; `sizes`
+        maps extents of fake tensors to ints."""
         env = {**zip_dict(self.arguments, args), **zip_dict(list(self._drawn), drawn)}
         wanted = needed(list(self.computed), lambda node: node in env)
         self._run(wanted, env, sizes)

@@ -15,7 +15,7 @@ from .nodes import draws
 def backend_decompositions() -> dict[Any, Any]:
     """Return PyTorch's decompositions of the operators that have no converter and draw no numbers.
 
-    The decomposition of a drawing operator may draw other numbers than the operator itself.
+    The decomposition of an operator that draws may draw other numbers than the operator.
     """
     import torch
 

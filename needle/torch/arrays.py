@@ -11,7 +11,7 @@ from .complexes import real_dtype
 
 
 def is_held(dtype: Any) -> bool:
-    """Return whether needle has a `dtype`; for a complex dtype, whether it has the dtype of the
+    """Return whether needle has a `dtype`; for a complex dtype, whether needle has the dtype of its
     parts."""
     return real_dtype(dtype_name(dtype)) in DTYPES
 

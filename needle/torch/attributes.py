@@ -1,9 +1,9 @@
 """Restore attributes, other than parameters and buffers, that a PyTorch model's `forward` changes.
 
 An exported program does not contain such attributes, and the values that an export leaves in them
-differ from the values after a call of the model. They are therefore restored. A model may store
-tables in attributes at its first call. A model whose next call depends on a changed attribute, or
-whose attributes keep values of the inputs, is refused.
+differ from the values after a call of the model. They are therefore restored. A model is allowed to
+store tables in attributes at its first call. A model whose next call depends on a changed
+attribute, or whose attributes keep values of the inputs, is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MISSING = object()
 
 
 class Attributes:
-    """A snapshot of the attributes of a model's modules, with the contents of lists, dicts and sets
-    and the elements of tensors in them."""
+    """A snapshot of the attributes of a model's modules. It includes the contents of lists, dicts
+    and sets, and the elements of tensors that are attributes or items of these containers."""
 
     def __init__(self, model: Any) -> None:
         self._modules = [(path, module, dict(vars(module))) for path, module in _modules(model)]
@@ -103,7 +103,7 @@ def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
             how = "the next call depends on it" if goes_on else "its value comes from the inputs"
             raise not_taken(
                 flat.module,
-                f"it changes its attribute {path!r} at each call ({how}), which is neither a "
+                f"at each call ({how}) it changes its attribute {path!r}, which is neither a "
                 "parameter nor a buffer: register it as a buffer (register_buffer), or return it",
             )
     if not _same(one, two):

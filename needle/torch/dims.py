@@ -1,4 +1,4 @@
-"""Dims that a caller assigns to axes of a PyTorch model's inputs, as needle's or torch's Dims."""
+"""The dims of a PyTorch model's input axes, given as needle's or torch's Dims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Asked:
 
     @property
     def dims(self) -> list[Dim]:
-        """All dims, by name."""
+        """All dims, sorted by name."""
         found = dims_of(n for shape in self.shapes for n in shape)
         return sorted(found, key=lambda dim: dim.name)
 
@@ -92,7 +92,7 @@ class Asked:
 
 
 def asked(names: Sequence[str], values: Sequence[Any], dims: Any) -> Asked:
-    """Read the open sizes that `dims` and marks on the argument tensors ask for.
+    """Read the open sizes requested by `dims` and by marks on the argument tensors.
 
     `names` and `values` are the names and values of the model's arguments. `dims` is None or like
     `dynamic_shapes` of `torch.export`: a dict from argument names or positions to entries, or a

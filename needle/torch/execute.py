@@ -73,8 +73,8 @@ class Run:
 
 
 def _last_uses(program: Program) -> dict[str, int]:
-    """Return the number of the last node that uses each value; for returned values, the number of
-    nodes."""
+    """Return the index of the last node that uses each value; for returned values,
+    `len(program.nodes)`."""
     last = {name: i for i, node in enumerate(program.nodes) for name in refs(node.args)}
     kept = [*program.outputs, *(write.value for write in program.writes)]
     return last | {name: len(program.nodes) for each in kept for name in refs(each)}
@@ -82,8 +82,8 @@ def _last_uses(program: Program) -> dict[str, int]:
 
 def convert(node: Node, args: tuple[Any, ...]) -> Any:
     """Compute the value of a `node` for these `args`: a tuple if the operator has several results.
-    Raises UnsupportedError if needle lacks the operator or a result differs from PyTorch's
-    record."""
+    Raises UnsupportedError if needle lacks the operator, or if a result has another shape or dtype
+    than PyTorch recorded."""
     if node.operator == GETITEM:
         item = args[0][args[1]]
         if item is None:

@@ -56,7 +56,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     """Return a model's exported program in its functional form."""
     import torch
 
-    # Export identifies inputs by object: one tensor in two places would be one input, and an input
+    # Export identifies inputs by object: one tensor given twice would be one input, and an input
     # that is also a parameter would be a parameter.
     inputs = torch.utils._pytree.tree_map_only(
         torch.Tensor, lambda tensor: tensor.detach().clone(), inputs

@@ -1,8 +1,8 @@
 """Make an exported program functional by changing its graph, without tracing it again.
 
 `ExportedProgram.run_decompositions` traces a program twice more, which takes most of the time of
-loading a network. In programs of plain layers, only in-place writes, batch norm, dropout and
-padding differ from operators that needle has. Imports PyTorch when called.
+loading a network. In programs of plain layers, the only nodes that needle has no operator for are
+in-place writes, batch norm, dropout and padding. Imports PyTorch when called.
 
 A write `x.op_(...)` becomes `y = x.op(...)`, and later nodes read y. The preconditions are:
 
@@ -12,7 +12,7 @@ A write `x.op_(...)` becomes `y = x.op(...)`, and later nodes read y. The precon
 - All tensors of the call have x's dtype, which is floating-point, and the result has x's shape. In
   other cases, the write would cast and broadcast, whereas the functional operator promotes.
 
-A program is left to PyTorch if it breaks one of these preconditions, has open sizes, complex
+A program is left to PyTorch if it breaks one of these preconditions, has symbolic sizes, complex
 numbers or subgraphs, or has an operator that needle lacks.
 """
 
@@ -57,7 +57,8 @@ def functionalized(exported: Any) -> bool:
 
 
 def _rewritten(node: Any) -> bool:
-    """Change a node into an operator that needle has; return whether the node does not write."""
+    """Change a node, if possible, into an operator that needle has. Return True if the node then
+    writes to none of its inputs."""
     name = name_of(node.target)
     if name == "aten.batch_norm.default":
         _without_training(node)
@@ -170,7 +171,7 @@ def _without_training(node: Any) -> None:
 
 
 def _constant_padding(node: Any) -> None:
-    """Change a padding with a constant into the operator that pads with constants alone."""
+    """Change constant padding into the operator that only pads with constants."""
     import torch
 
     if node.kwargs:

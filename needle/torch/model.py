@@ -39,7 +39,7 @@ class TorchModel(Part):
 
     Parameters and floating-point buffers have the names and shapes of PyTorch's `state_dict`;
     integer buffers that the program does not write are constants. If the program writes to
-    parameters or buffers, each call outside a trace writes to the module's own.
+    parameters or buffers, each call outside a trace writes to the module's copies.
     """
 
     def __init__(
@@ -186,8 +186,8 @@ class _Argument(inspect.Parameter):
 
 
 def _as_dicts(tree: Any) -> Any:
-    """Return a tree of the kinds that `needle.common.tree` has: objects become dicts of their
-    parts."""
+    """Return a tree with only the kinds that `needle.common.tree` has: objects become dicts of
+    their parts."""
     if tree == trees.LEAF:
         return tree
     ((kind, parts),) = tree.items()

@@ -58,8 +58,8 @@ def _rank(dtype: str) -> int:
 
 
 def _joined(a: str, b: str) -> str:
-    """Return the common dtype of two tensors: the dtype of the higher category or, in one category,
-    the common dtype of `result_type`."""
+    """Return the common dtype of two tensors: the dtype of the higher category or, if both are in
+    the same category, the result of `result_type`."""
     if category(a) != category(b):
         return a if _rank(a) > _rank(b) else b
     return result_type(a, b)
@@ -145,9 +145,9 @@ def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
 
 
 def arithmetic(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
-    """Apply one operation to tensors and numbers in the dtype of a node's result. Half precision is
-    computed in float32 and rounded once if an operand is a number or a wider 0-d tensor whose value
-    half precision may not represent."""
+    """Apply one operation to tensors and numbers in the dtype of a node's result. If the result is
+    in half precision and an operand is a number that half precision cannot represent, or a 0-d
+    tensor of a wider dtype, compute in float32 and round once."""
     if is_half(node.dtype) and any(_is_finer(each, node.dtype) for each in operands):
         return computed(node, function, *operands)
     return function(*(cast(each, node.dtype) for each in operands))

@@ -45,11 +45,11 @@ _UNSET = frozenset(
 
 def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
     """Compare a `model` with PyTorch. Raises ModelError, which names the first node whose result
-    differs from PyTorch's, and DimError if the PyTorch model computes something else at some sizes
-    of the dims.
+    differs from PyTorch's, and DimError if, at some sizes of the dims, the PyTorch model computes
+    something other than its exported program.
 
-    The module runs on the example (`flat` and `functional` are PyTorch's model and program) and, if
-    `asked` has dims, at their least and largest sizes.
+    `flat` and `functional` are PyTorch's model and program. The module runs on the example inputs
+    and, if `asked` has dims, on inputs of the dims' least and largest sizes.
     """
     dims = asked.dims
     ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
@@ -70,16 +70,16 @@ def compare(
     wanted: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> None:
-    """Compare the results `found` of a `model` for these `inputs`, then the values that it wrote,
-    with PyTorch's values `wanted`. `functional` is PyTorch's program, `sizes` are the sizes of dims
-    in the inputs. Raises the errors of `check`."""
+    """Compare the values `found`, the results of a `model` for these `inputs` followed by the
+    values that it wrote, with PyTorch's values `wanted`. `functional` is PyTorch's program, `sizes`
+    are the sizes of dims in the inputs. Raises the errors of `check`."""
     if are_close(found, wanted):
         return
     results = name_difference(model, functional, inputs)
     if sizes and not are_close(results, wanted):
         raise DimError(
-            f"dims: at {described(sizes)} the model differs from other sizes: load it for "
-            "that size separately"
+            f"dims: at {described(sizes)} the model computes something other than its "
+            "exported program: load it for that size separately"
         )
 
 
@@ -156,9 +156,9 @@ def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
 def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
     """Compare a `model` with PyTorch's program `functional` node by node, each on PyTorch's own
     values for `inputs`. Raises ModelError, which names the first node whose result differs. If no
-    node differs, only rounding has added up, or the results depend on which of several equal
-    elements is selected; the second case gives a warning. Return the program's results in PyTorch,
-    in the order of `of_pytorch`."""
+    single node differs, the results differ by accumulated rounding or by the choice among equal
+    elements; the latter gives a warning. Return the program's results in PyTorch, in the order of
+    `of_pytorch`."""
     env, results = run_program(functional, inputs)
     values = {node.name: _value(each) for node, each in env.items()}
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
@@ -180,8 +180,8 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                 continue
             if kind in _DECOMPOSING:
                 raise UnsupportedError(
-                    f"{node}: needle's result differs from PyTorch's (vectors may have "
-                    f"either sign, and equal values any basis): {what}"
+                    f"{node}: needle's result differs from PyTorch's (the sign of each "
+                    f"vector is arbitrary, and so is the basis for vectors of equal values): {what}"
                 )
             raise ModelError(f"{node}: needle's result differs from PyTorch's: {what}")
     if tied:

@@ -34,7 +34,7 @@ _LARGEST_FOLDED = 1 << 24  # most elements of a constant that is computed at loa
 def program_of(exported: Any, symbols: Symbols) -> Program:
     """Return the program of a functional `ExportedProgram`.
 
-    Raises UnsupportedError, which lists the operators without a converter, and for inputs or
+    Raises UnsupportedError for operators without a converter, which it lists, and for inputs or
     outputs that are not tensors.
     """
     from torch.export.graph_signature import InputKind, OutputKind
@@ -107,7 +107,7 @@ def is_weight(tensor: Any) -> bool:
 
 
 class _Reader:
-    """A reader of a graph's nodes. It computes nodes that depend only on constants immediately."""
+    """A reader of a graph's nodes. It immediately computes nodes that depend only on constants."""
 
     def __init__(self, graph: Any, symbols: Symbols, constants: Mapping[str, Any]) -> None:
         self._graph, self._symbols = graph, symbols

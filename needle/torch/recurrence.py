@@ -42,7 +42,8 @@ def _is_padded(args: Sequence[Any]) -> bool:
 
 @functools.cache
 def _operators() -> dict[Any, Any]:
-    """Register the operators with PyTorch, once. Return them by the functions that they replace."""
+    """Register the operators with PyTorch, once. Return a dict from the functions that they
+    replace."""
     import torch
 
     found = {}

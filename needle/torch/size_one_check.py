@@ -31,8 +31,9 @@ def check_ones(flat: Flat, functional: Any, written: Sequence[str], asked: Asked
         what = _difference(functional, inputs, wanted)
         if what is not None:
             raise DimError(
-                f"dims: at {described(sizes)} the model differs from other sizes: give "
-                f"{' and '.join(which)} a min of 2, and load it for 1 separately ({what})"
+                f"dims: at {described(sizes)} the model computes something other than its "
+                f"exported program: give {' and '.join(which)} a min of 2, and load it for 1 "
+                f"separately ({what})"
             )
 
 

@@ -7,8 +7,8 @@ arguments and results apart itself, into trees of these kinds:
 - tuples, lists and mappings;
 - dataclasses (`ModelOutput`), by their fields;
 - other objects that hold tensors (a cache of keys and values), by their public attributes that hold
-  tensors; if an object inside such an object holds no tensors (a cache layer that is still empty),
-  by its plain attributes (numbers, strings, None);
+  tensors; an object inside such an object that holds no tensors (a cache layer that is still
+  empty), by its plain attributes (numbers, strings, None);
 - None, numbers and strings, whose values are fixed when the model is compiled.
 """
 

@@ -35,7 +35,7 @@ class Symbols:
 
     @property
     def dims(self) -> list[Dim]:
-        """The dims of all extents, by name."""
+        """The dims of all extents, sorted by name."""
         return sorted(dims_of(self._known.values()), key=lambda dim: dim.name)
 
     def size(self, size: Any) -> Any:
@@ -63,8 +63,8 @@ class Symbols:
 
     def value(self, expr: Any) -> Any:
         """Return a sympy expression `expr` as an expression of dims, and a condition as a bool.
-        Raises Unknown if needle cannot express `expr`, and TraceError if dims leave the condition
-        open."""
+        Raises Unknown if needle cannot express `expr`, and TraceError if the bounds of the dims do
+        not decide the condition."""
         if expr in self._known:
             return self._known[expr]
         if getattr(expr, "is_Integer", False):
@@ -105,7 +105,7 @@ def _bounded(choose: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
     return lambda *parts: reduce(lambda a, b: choose((a, b)), parts)
 
 
-# The rules for classes of sympy and torch, by name.
+# The rules for sympy's and torch's expression classes, by class name.
 _RULES: dict[str, Callable[..., Any]] = {
     "Add": lambda *parts: sum(parts),
     "Mul": lambda *parts: prod(parts),
@@ -224,7 +224,7 @@ def _is_torchs(site: Any) -> bool:
 
 
 def _place_of(env: Any, size: int) -> str:
-    """Return the line at which a symbol became a number, in words for the end of a sentence, or
+    """Return the line at which a symbol became a number, phrased as the end of an error message, or
     ""."""
     for guard in env.guards:
         if type(guard.expr).__name__ == "Equality" and size in guard.expr.args:
@@ -233,8 +233,8 @@ def _place_of(env: Any, size: int) -> str:
 
 
 def _place(site: Any) -> str:
-    """Return the line of the model's code that tested a size, in words for the end of a sentence,
-    or ""."""
+    """Return the line of the model's code that tested a size, phrased as the end of an error
+    message, or ""."""
     frame: Any = getattr(site, "framework_loc", None)
     if _is_torchs(site) or not hasattr(frame, "filename"):
         return ""

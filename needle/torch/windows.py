@@ -74,8 +74,7 @@ class Parts(NamedTuple):
 def gathered(x: Tensor, parts: Sequence[Parts]) -> tuple[Tensor, Tensor, Tensor]:
     """Return all windows of `x` (N, C, ...) as (N, C, size, longest, size, longest, ...), a mask of
     the elements that belong to their window, and the elements' positions in the flattened image.
-    The results have the same number of axes or broadcast to it. `parts` are the windows of each
-    axis."""
+    The mask broadcasts to the windows. `parts` are the windows of each axis."""
     inside: Any = None
     flat: Any = None
     extents = x.shape[2:]

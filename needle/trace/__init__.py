@@ -2,8 +2,8 @@
 
 `tracer` records, `graph` holds the result, and `input_specs` creates the specs of the inputs.
 `captures` finds the outer values that a function reads, by the names in its bytecode (`bytecode`);
-`library_code` says which code it does not step into. `guards` check cheaply whether a value is
-still where it was found, and `weights` whether a weight has changed. `summary` binds
+`library_code` says which code this search does not step into. `guards` check cheaply whether a
+value is still where it was found, and `weights` whether a weight has changed. `summary` binds
 `Module.summary`.
 """
 

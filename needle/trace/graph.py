@@ -29,9 +29,9 @@ class Graph:
 
     `nodes` has every node that the outputs depend on, including leaves (op None); `inputs` also has
     unused inputs. A node may be several outputs, and an output may be a leaf. `params` are the used
-    parameters and buffers, with the names and in the order of the model's state_dict. `input_tree`
-    is {"args": [tree, ...], "kwargs": {name: tree}} of the traced call; needle.common.tree defines
-    a tree.
+    parameters and buffers, with the names and the order of the model's state_dict. `input_tree` is
+    {"args": [tree, ...], "kwargs": {name: tree}} of the traced call; needle.common.tree defines a
+    tree.
     """
 
     inputs: list[Leaf]
@@ -62,7 +62,7 @@ class Graph:
 
     @property
     def dims(self) -> list[Dim]:
-        """The dims that extents of inputs depend on, by name."""
+        """The dims that extents of inputs depend on, sorted by name."""
         found = dims_of(n for leaf in self.inputs for n in leaf.spec.shape)
         return sorted(found, key=lambda dim: dim.name)
 
@@ -240,8 +240,8 @@ def _untuple(value: Any) -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether an argument `x` becomes an input of the graph, like Tensors, NDArrays and
-    NumPy arrays."""
+    """Return whether an argument `x` becomes an input of the graph, as Tensors, NDArrays and NumPy
+    arrays do."""
     return hasattr(type(x), "__dlpack__")
 
 

@@ -10,7 +10,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-# Packages that count as installed, in any folder.
+# Packages that count as installed, whichever folder they are in.
 _INSTALLED = ("numpy", "scipy", "torch", "tvm", "tvm_ffi", "ml_dtypes", "needle_tvm")
 _LIBRARY = tuple(
     f"{folder}/"
@@ -47,7 +47,7 @@ def is_told(thing: type | types.FunctionType) -> bool:
         return False
     if not isinstance(thing, type) or not thing.__flags__ & _MADE_BY_CLASS:
         return True
-    # If a library function creates a class for user code, the class's `__module__` is the library.
+    # A class that a library function creates for user code has the library as its `__module__`.
     found: Any = sys.modules.get(module)
     for part in thing.__qualname__.split("."):
         found = getattr(found, part, None)

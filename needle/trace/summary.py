@@ -21,7 +21,7 @@ from .tracer import trace
 
 
 class Row(NamedTuple):
-    """The row of a module. Its counts include all submodules."""
+    """A module's row in the table. Its counts include all submodules."""
 
     path: str  # "" for the model
     kind: str

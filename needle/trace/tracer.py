@@ -57,7 +57,7 @@ class Trace(Writing):
         self.recorded = 0  # number of ops, including those that nothing reads
 
     def adopt(self, model: Module, prefix: str) -> None:
-        """Make the parameters and buffers of `model` leaves, with names that start with `prefix`,
+        """Turn the parameters and buffers of `model` into leaves whose names start with `prefix`,
         and record its modules' paths."""
         for path, module in model.named_modules():
             self._paths.setdefault(id(module), (prefix + path).rstrip("."))
@@ -68,7 +68,7 @@ class Trace(Writing):
         self._held.append(model)
 
     def adopt_tensor(self, tensor: Tensor, name: str) -> None:
-        """Make a `tensor` from outside the traced function a leaf called `name`."""
+        """Turn a `tensor` from outside the traced function into a leaf called `name`."""
         self._names.setdefault(id(tensor), name)
         self._held.append(tensor)
 
@@ -227,8 +227,8 @@ class Trace(Writing):
         return f"module {self.where!r}" if self.where else "the traced function"
 
     def leaves(self, params: bool) -> list[Leaf]:
-        """Return the leaves that are parameters and buffers, in the models' order, if `params`;
-        otherwise return the constants in order of use."""
+        """If `params`, return the leaves that are parameters and buffers, in the models' order;
+        otherwise return the constants, in order of use."""
         order = {key: i for i, key in enumerate(self._names)}
         found = [(key, leaf) for key, leaf in self._leaves.items() if (key in order) is params]
         if params:
@@ -268,14 +268,14 @@ def trace(
     `forward` does not name its inputs and outputs can name them in `call_signature`, an
     inspect.Signature, and in `result_names`.
 
-    `dims` leaves the size of input axes open: {"x": {0: Dim("n", max=64)}}. A key is an argument's
+    `dims` makes sizes of input axes symbolic: {"x": {0: Dim("n", max=64)}}. A key is an argument's
     name or position; for a tensor in a list, tuple or dict, it is the tensor's name in
     `Graph.inputs` ("xs_0", "batch_image"). An expression of dims may replace a Dim. Extents that
     depend on dims are expressions of dims (`needle.sizes.dims`).
 
     Raises DimError for `dims` that do not fit the inputs; ValueError for a module in train mode,
     unless `training`; TraceError if the model reads a value, draws random numbers, writes to
-    itself, or needs an open size as a number; and the errors of `infer` for shapes and dtypes.
+    itself, or needs a symbolic size as a number; and the errors of `infer` for shapes and dtypes.
     """
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     signature = _signature(fn)
@@ -314,11 +314,11 @@ def trace_flat(
     """Return the graph of `call`, a function of a list of tensors, for the named examples `inputs`.
     `dims` has the form that `trace` takes; `positions` are the names of positional arguments.
 
-    `find`, like `found_in`, returns the outer values that `call` can read. With `follow_all`, all
-    Tensors among them are leaves that `Graph.weights` follows, not only Parameters and buffers, and
-    `Graph.weights.follow` also refuses changes to outer Python values that the trace has read. If a
-    gradient of such a Tensor is computed but not returned, TraceError is raised. With `writes`,
-    `Graph.effects` describes what calls write.
+    `find`, like `found_in`, returns the outer values that `call` can read. With `follow_all`,
+    `Graph.weights` follows all Tensors among them, not only Parameters and buffers, and its
+    `follow` also refuses changes to outer Python values that the trace has read. Raises TraceError
+    if the gradient of such a Tensor is computed but not returned. With `writes`, `Graph.effects`
+    describes what calls write.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
@@ -351,8 +351,8 @@ def trace_flat(
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
     graph.effects = run.effects
     if run.effects.kept:
-        # Keep the order in which the function computes: the gradients with respect to a layer's
-        # weights and its inputs are adjacent in it. In the order of the results, values of the
+        # Keep the order in which the function computes: it computes the gradients of a layer's
+        # weights and inputs one after the other. In the order of the results, values of the
         # forward pass would live longer.
         graph.nodes.sort(key=lambda node: node.made)
     if follow_all:
@@ -364,7 +364,7 @@ def trace_flat(
 
 
 def as_tensor(value: Any) -> Tensor:
-    """Return `value`, for which `is_tensor` is true, as a Tensor."""
+    """Return `value` as a Tensor. `is_tensor` must be true for it."""
     return value if isinstance(value, Tensor) else Tensor(value, requires_grad=False)
 
 

@@ -1,9 +1,9 @@
-"""The current weights of a traced function, and whether they have changed.
+"""Find the current weights of a traced function, and detect changes to them.
 
 Weights are found by name. They belong to Modules (the function itself, its arguments, or outer
-Modules that it reads) or are outer Parameters that it reads. The check that nothing has changed
-compares two counters (of in-place writes and of replaced values) and the entries of each list,
-dict, closure and plain object that leads to a weight.
+Modules that it reads) or are outer Parameters that it reads. To detect changes, two counters (of
+in-place writes and of replaced values) are compared, and the entries of each list, dict, closure
+and plain object that leads to a weight.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Rewritten(Node):
 
 
 def resolve(roots: Sequence[Node]) -> list[Node]:
-    """Return the nodes that `roots` represent. In the inputs of all nodes that they depend on,
-    replace each Rewritten by the node of its value."""
+    """Return the nodes that `roots` represent. Throughout the graph that these depend on, replace
+    each input that is a Rewritten by the node of its value."""
     nodes = [_behind(root) for root in roots]
     seen: set[int] = set()
     pending = list(nodes)
@@ -119,8 +119,8 @@ class Slot(NamedTuple):
 class Effects:
     """The reads and writes of a traced function's call, apart from its arguments and weights.
 
-    The last inputs of the graph are the arrays of `fed`, which it only reads, and of `kept`, whose
-    new values are the last results. Each call runs all `actions` in order: the actions up to the
+    The last inputs of the graph are the arrays in `fed`, which it only reads, and in `kept`, whose
+    new values are its last results. Each call runs all `actions` in order: the actions up to the
     last one that feeds an array run before the code, the others after it. Each of the `guards` and
     `checks` tells whether a condition of the trace still holds; the conditions of `checks` can
     change only if code other than these calls writes. `clean` are the tensors whose gradient must
@@ -238,7 +238,7 @@ class Writing:
 
     @property
     def here(self) -> str:
-        """The running module or function, in words."""
+        """A description of the running module or function, for error messages."""
         raise NotImplementedError
 
     def set_requires_grad(self, tensor: Tensor, value: bool) -> None:
@@ -266,9 +266,9 @@ class Writing:
         raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
 
     def owner(self, tensor: Tensor) -> Tensor | None:
-        """Return the leaf, or the gradient of a leaf, that `tensor` is or is detached from. Return
-        None for any other result of an op. Raises TraceError for an argument, for a leaf that has
-        been written since, and for a gradient that several leaves share."""
+        """If `tensor` is a leaf or a leaf's gradient, or is detached from one, return that leaf or
+        gradient. Return None for any other result of an op. Raises TraceError for an argument, for
+        a leaf that has been written since, and for a gradient that several leaves share."""
         node = tensor.node
         while isinstance(node.op, Detach):
             (node,) = node.input_nodes
@@ -399,8 +399,8 @@ class Writing:
         return self._slots.get(id(tensor)) or Slot(name, lambda: _compact(tensor), put)
 
     def _check_gradients(self) -> None:
-        """Record which gradients a call requires to be None and which it drops. Raises TraceError
-        if the function adds to gradients from earlier calls."""
+        """Record which gradients must be None when a call begins, and which ones a call drops.
+        Raises TraceError if the function adds to gradients from earlier calls."""
         for key, leaf in self._leaves.items():
             node: Any = leaf.node
             tensor = self._tensors[key]

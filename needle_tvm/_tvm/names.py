@@ -74,7 +74,7 @@ def statements(body: Callable[[Any], None]) -> Any:
 # The namespace passed to an op's `emit_te`.
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
 
-# PTX's instructions on whole fragments, as TVMScript calls.
+# PTX instructions that act on whole fragments, as TVMScript calls.
 ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
 mma_fill = tvmscript.cuda.mma_fill_legacy
 SCHEDULE_ERROR = s_tir.ScheduleError
@@ -94,7 +94,8 @@ INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes; a user's sch
 @contextmanager
 def tensor_intrinsics(cuda: bool) -> Iterator[None]:
     """Keep a TuneContext that is created in this context from importing the intrinsics of all
-    targets (10 s). With `cuda`, import those of the tensor cores, in a quarter of that time."""
+    targets (10 s). With `cuda`, import only the tensor cores' intrinsics (a quarter of that
+    time)."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield

@@ -38,7 +38,7 @@ def compiler_identity() -> str:
     """Return the identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
 
     It is the SHA-256 that the wheel records for the library, with the file's size and time, which
-    change if another build takes its place.
+    change if another build replaces the library.
     """
     recorded = _recorded_compiler()
     library = _compiler_library()
@@ -88,8 +88,8 @@ def stamp() -> dict[str, str]:
 
 
 def provenance() -> dict[str, str]:
-    """Return `stamp` without the parts specific to this installation. So two machines with the same
-    packages write the same manifest, although the times of their compiler files differ."""
+    """Return `stamp` without the parts specific to this installation. Two machines with the same
+    packages thus write the same manifest, although the times of their compiler files differ."""
     library = _compiler_library()
     size = library.stat().st_size if library is not None else 0
     return {**stamp(), "compiler": f"{_recorded_compiler()}-{size}"}

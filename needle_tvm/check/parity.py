@@ -1,4 +1,4 @@
-"""The parity ladder: each compiled stage against the eager model computed in float64.
+"""The parity ladder: compare each compiled stage with the eager model computed in float64.
 
 `apps/evaluation.py` and the tests call `ladder`.
 """
@@ -29,7 +29,7 @@ class Parity:
     """The distance of one stage's outputs from the float64 outputs.
 
     `max_relative` is relative to the largest magnitude of its output. `ok` says whether it is at
-    most `tolerance`, with NaNs and infinities in the same places. `diverges` names the first op
+    most `tolerance`, with NaNs and infinities in the same positions. `diverges` names the first op
     whose own result is out of tolerance, or None if `ok`.
     """
 

@@ -151,8 +151,8 @@ def _dims(info: Any) -> Any:
 
 
 def _described(info: Any, known: set[str] | None = None) -> str:
-    """Return the dtype and shape that a file states, with ? for a size that has no name, or a name
-    that is not in `known`."""
+    """Return the dtype and shape that a file states, with ? for a size without a name, or with a
+    name that is not in `known`."""
     from needle.onnx.graph import DTYPES, OTHER_DTYPES
 
     kind = info.type.tensor_type

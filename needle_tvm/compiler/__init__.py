@@ -8,9 +8,9 @@
   op's rules read. The op's `compute` is not in the module, so such code is compared with the model
   at every load. Lowering and comparing take about a second in a new process, mostly to import TVM.
 - `first_check` runs the code on the example inputs before the code enters the cache, and compares
-  the results with the eager model's. One tolerance holds for the whole output. If that fails, each
-  element is held to a bound on the rounding errors of its computation (`frontend.bounds`). With
-  dims, the check also runs at the least and largest sizes, against the graph at these sizes
+  the results with the eager model's. One tolerance holds for the whole output. If it is exceeded,
+  each element is held to a bound on the rounding errors of its computation (`frontend.bounds`).
+  With dims, the check also runs at the least and largest sizes, against the graph at these sizes
   (`frontend.resolved_dims`, `frontend.shapes`); if all largest sizes together make very large
   inputs, it takes each largest size by itself. The manifest's `checked` records the outcome.
 - The user calls an `Executable` (`executable`). It asks `needle.trace.weights` whether a weight has

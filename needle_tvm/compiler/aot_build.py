@@ -25,7 +25,7 @@ from needle_tvm.compiler.request import Request
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Source
 
-OPEN_BOUNDS = 4096, 1 << 24  # for sizes that PyTorch does not bound: the smallest that fits
+OPEN_BOUNDS = 4096, 1 << 24  # sizes that PyTorch does not bound get the smallest of these that fits
 
 
 class Numbers:
@@ -73,9 +73,9 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor, which is compact with its axes in this
-    `order`. If `kind` is "memory", the input is the first `elements` elements of the argument's
-    memory."""
+    """An input of the code: an argument, or a tensor of random numbers ("drawn"), that is compact
+    with its axes in this `order`. If `kind` is "memory", the input is the first `elements` elements
+    of the argument's memory."""
 
     kind: str
     number: int
@@ -118,7 +118,9 @@ class Code:
         return True
 
     def takers(self, first_drawn: int, numbers: Numbers) -> list[Callable[[list[Any]], Any]]:
-        """Return functions that make the code's inputs from arguments followed by drawn tensors."""
+        """Return functions that make the code's inputs from a list of arguments and drawn tensors.
+
+        `first_drawn` is the position of the first drawn tensor in this list."""
         return [
             _taker(each, each.number + (first_drawn if each.kind == "drawn" else 0))
             for each in self._inputs
@@ -321,8 +323,8 @@ def _shared(tensor: Any) -> ndl.Tensor:
 
 
 def _dims(part: Part, numbers: Numbers) -> dict[Any, Any]:
-    """Return, for each symbol of a graph, a dim, or its number in this call if no axis of a tensor
-    has the symbol as its whole extent."""
+    """Return a dim for each symbol of a graph that by itself is the extent of some axis, and the
+    size in this call for each other symbol."""
     import torch
 
     found = dict[Any, Any](numbers.known)

@@ -15,7 +15,7 @@ from needle_tvm.compiler.request import Request
 
 _MOST_SIZES = 8  # most sizes of a graph that get code of their own
 _AS_NEAR = 4  # allowed error, in multiples of PyTorch's error; the order of sums may differ
-_MOST_BOUND = 256  # sizes of one graph whose layouts are kept
+_MOST_BOUND = 256  # most sizes of one graph whose layouts are kept
 _CHECKED = 3  # number of sizes at which code is compared with PyTorch
 
 
@@ -240,7 +240,8 @@ class Bound:
             if tuple(logical.shape) == tuple(want.shape):
                 if is_close(array_of(logical), array_of(want)):
                     continue
-                # A gradient may be only rounding errors, as for a bias before a norm.
+                # A gradient may consist of rounding errors only, such as that of a bias before a
+                # norm.
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue

@@ -49,7 +49,7 @@ def compile(
     with the model before it is cached or returned, unless `check` is False or this machine cannot
     run it.
 
-    - `dims` leaves sizes to the call: `{"x": {0: needle.Dim("n", max=64)}}` makes code for any
+    - `dims` leaves sizes open: `{"x": {0: needle.Dim("n", max=64)}}` compiles code for any
       number of rows up to 64. Keys are names or positions of arguments; inputs in lists, tuples and
       dicts have the names that `exe.program.inputs` shows ("xs_0", "batch_image"). An expression
       may stand for a dim: `2 * n` or `n + 1` always, others such as `2 * n + 1` only if another
@@ -127,11 +127,11 @@ def compile_source(source: Source, asked: Request) -> Executable:
     ops, so a model of these ops is represented by its graph and reloads without a compiler.
 
     A model with an op from another package is represented by the module that it is lowered to. The
-    module contains the constants, loops and sizes that the op's rules produced from any code, files
-    or random numbers. A module that cannot be written as text gets a new key each time. Two things
-    are not in the module: `compute`, which the code is checked against, and functions of other
-    libraries that the module calls by name. So the results of such an entry are compared with the
-    model's at every load.
+    module contains the constants, loops and sizes that the op's rules produced, whatever files or
+    random numbers they read. A module that cannot be written as text always gets a new key. Two
+    things are not in the module: `compute`, which the code is checked against, and functions of
+    other libraries that the module calls by name. So the results of such an entry are compared with
+    the model's at every load.
     """
     variant = asked.variant
     graph, lowered = source.fingerprint, None
@@ -164,7 +164,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
 
 
 def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
-    """Return the digest of a source's module and signature, and the module and signature."""
+    """Lower a source. Return a digest of its module and signature, and these two."""
     from needle_tvm.lower import build
 
     module, signature = source.lower(asked.spec.to_tvm())

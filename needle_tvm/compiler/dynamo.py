@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="needle")`, found by PyTorch's entry point `torch_dynamo_backends`.
+"""`torch.compile(model, backend="needle")`; PyTorch's entry point is `torch_dynamo_backends`.
 
 AOTAutograd turns PyTorch's graph into a functional one, which has no writes to inputs and no views
 of them. The graph is compiled at its first call. A graph that cannot be compiled runs in PyTorch as

@@ -101,7 +101,7 @@ class Compiled(Entry):
         return self._returned(self._calls(tuple(leaves), {}))
 
     def _returned(self, results: Any) -> Any:
-        """Return the function's result, given the code's: one tensor or a tuple."""
+        """Return the function's result, built from the code's results (a tensor or a tuple)."""
         for number, op in self._nodes:
             result = results if self._single else results[number]
             result._node = node = Node(result.spec, True)
@@ -236,8 +236,8 @@ class Stepped(Compiled):
         return ranges
 
     def _bind(self, kept: Sequence[NDArray]) -> None:
-        """Prepare tensors of the arrays for calls that skip all checks, if the code can use the
-        arrays' own memory."""
+        """If the code can use the arrays' own memory, prepare the arrays as tensors for calls that
+        skip all checks."""
         executor, self._bound = self._executor, None
         self._packed = executor.bound
         main, count = executor.main, len(self._arrays)

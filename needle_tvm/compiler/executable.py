@@ -178,11 +178,11 @@ class Executable:
 
         The weights are the current ones. The golden example has the inputs that the model was
         compiled with and the eager model's outputs for them with these weights; a model compiled
-        with `dims` has more examples, of the least and the largest sizes. An existing artifact is
+        with `dims` has further examples at the least and the largest sizes. An existing artifact is
         replaced as a whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the
         manifest is signed.
 
-        Raises ArtifactError if the artifact cannot be written or something else is in its place,
+        Raises ArtifactError if the artifact cannot be written or `path` holds something else,
         KeyFileError if the key cannot be used, InstallError without the package `cryptography`.
         """
         from safetensors.numpy import save_file

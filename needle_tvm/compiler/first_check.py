@@ -1,5 +1,5 @@
-"""The check at a model's first compile: compare its code with the model on the example inputs, and
-at other sizes if the sizes are left to the call."""
+"""The check at a model's first compile: compare its code with the model on the example inputs and,
+if sizes are open, at other sizes."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float])
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:
-    """Describe an example's sizes for an error message; "" if no size is left to the call."""
+    """Describe an example's sizes for an error message; "" if no size is open."""
     main = program.artifact.main
     found = main.sizes.of([array.shape for array in inputs])
     return f" at {', '.join(f'{name} = {size}' for name, size in found.items())}" if found else ""
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """Compile and run the simplest stage; say whether it is right, as part of an error message."""
+    """Compile and run the simplest stage; return a clause that says whether it is right."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

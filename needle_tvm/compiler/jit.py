@@ -63,13 +63,13 @@ def jit(
     - numbers, strings and None among the arguments: *each new value causes a compilation*. Pass
       values that change from call to call as arrays (`np.array(0.1, "float32")`); arrays are
       inputs;
-    - the arguments named in `static`, which must be hashable. Values that equal only themselves,
-      such as functions, are watched like the values below; all others must not change;
+    - the arguments named in `static`, which must be hashable. Those that equal only themselves,
+      such as functions, are watched like the outer values below; the others must not change;
     - whether gradients are recorded (`needle.no_grad`);
     - the outer values that the function reads: variables, items of lists and dicts, elements of
       NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules, at
-      any depth. Each call compares them. Values that the function itself writes are left out, and
-      arrays of other libraries are refused by name.
+      any depth. Each call compares them. Values that the function itself writes are left out;
+      arrays of other libraries are refused.
 
     Code of installed packages is not searched for such values. Tensors outside the function (in a
     closure, in a Module, in the method's object) may change: a call uses their current values. The
@@ -89,12 +89,12 @@ def jit(
     gradients of earlier calls raises a TraceError: call `zero_grad()` in it. No gradient passes
     through a call from outside: `backward` on its result raises an error.
 
-    - `dims`, as for `compile`, leaves sizes to the call: they are not part of the signature.
+    - `dims`, as for `compile`, leaves sizes open; these are not part of the signature.
     - `maxsize` is the number of compiled signatures that are kept; the least recently used one is
-      unloaded first. Each keeps alive the objects and Modules that it was called with.
-    - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
-    - `log` is a function that is called for each compilation with a line of text that gives the
-      reason; True writes the line to stderr.
+      unloaded first. Each signature keeps the objects and Modules of its first call alive.
+    - `fallback="eager"` makes a function run eagerly, with one warning, if it cannot be traced.
+    - `log` is a function; each compilation calls it with a line of text that gives the reason. True
+      writes the line to stderr.
     - `choices` are further keywords, as in `compile`: `target`, `stage`, `dtype` and others.
 
     Inside another trace (another jit function, a model that is being compiled) a call is inlined.
@@ -185,7 +185,7 @@ class Jit:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None or not self._binds else types.MethodType(self, instance)
 
-    def __reduce__(self) -> str:  # copied and pickled as functions are
+    def __reduce__(self) -> str:  # copied and pickled by name, like a function
         return self.__qualname__
 
     def __repr__(self) -> str:
@@ -227,10 +227,10 @@ class Jit:
         All values that the function writes become the artifact's state, with their current values:
         weights, an optimizer's moments and counts, statistics, averages, the random numbers'
         counter. So the folder of a training step trains without needle: data in, loss out.
-        `Program.state` saves the state, and `load_state` continues from it. Other weights are
-        stored as they are. `calls` is the number of calls for which the rates of a schedule are
-        kept; later calls use the last rate. `sign` is as for `Executable.export`. `target`, as for
-        `compile`, is another machine's processor to compile the artifact for.
+        `Program.state` returns the state, and `load_state` continues from it. Other weights are
+        stored as they are. `calls` is the number of calls for which the learning rates of a
+        schedule are stored; later calls use the last rate. `sign` is as for `Executable.export`.
+        `target`, as for `compile`, is another machine's processor to compile the artifact for.
 
         Raises UsageError if nothing has been compiled, or if the function steps a schedule and
         `calls` is not given. Raises the errors of a call and of `Executable.export`.

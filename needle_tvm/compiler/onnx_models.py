@@ -28,8 +28,8 @@ def compile_onnx(
 
     `inputs` are example arrays in the graph's order, or one dict of them by name. Missing inputs
     are drawn from the shapes that the graph declares: floats are standard normal, integers 0 or 1.
-    A size that the graph leaves open is taken from the given inputs; `dims` leaves it to the call,
-    as for `compile`. A key of `dims` may also be the model's own name for a size, which stands for
+    A size that the graph does not fix is taken from the given inputs; `dims` leaves it open, as
+    for `compile`. A key of `dims` may also be the model's own name for a size, which stands for
     all axes with that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` maps names of inputs
     to values that never change; the compiled model does not take these inputs.
 

@@ -1,4 +1,4 @@
-"""The choice between needle's own kernels and cuBLAS for a GPU's matmuls, given or measured.
+"""Choose needle's own kernels or cuBLAS for a GPU's matmuls, as asked or by measurement.
 
     needle_tvm.compile(model, x, target="cuda", products="measured")
 
@@ -96,8 +96,8 @@ def measure_on(spec: TargetSpec) -> Measure:
 
 
 def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
-    """Return a model of one matmul like `product`, with a bias if an operator follows it, and its
-    signature."""
+    """Return a model of one matmul like `product` (with a bias if an operator follows the product)
+    and the model's signature."""
     from needle_tvm._tvm.names import TensorType, relax
 
     leading = (product.count,) if product.count > 1 else ()

@@ -116,7 +116,7 @@ class Signature:
             raise InputError(f"{self.name}: argument {name!r} {error}") from None
 
     def _opened(self, args: Args, kwargs: Kwargs, parts: list[Any]) -> Key:
-        """Return the key with None for extents that `dims` leaves to the call."""
+        """Return the key with None for extents that `dims` leaves open."""
         names = iter(self.trees(args, kwargs)[1])
         for number, part in enumerate(parts):
             if type(part) is _Input:

@@ -45,8 +45,8 @@ class Traced(NamedTuple):
 def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
     """Compile the function, with all values that it writes as state.
 
-    `calls` is the number of calls for which rates are kept. Raises UsageError if the rates change
-    and `calls` is not given."""
+    `calls` is the number of calls for which learning rates are stored. Raises UsageError if the
+    rates change and `calls` is not given."""
     effects = traced.graph.effects
     rates = _rates(effects, calls)
     graph = _with_own_rates(traced.graph, rates)
@@ -102,8 +102,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
-    """Return the graph with a table in place of the numbers that it is fed, and weights in place of
-    the other arrays that it is fed."""
+    """Return the graph with the numbers that it is fed replaced by a table, and the other arrays
+    that it is fed replaced by weights."""
     effects, leaves = graph.effects, graph.inputs
     kept, own = len(effects.kept), len(leaves) - len(effects.fed) - len(effects.kept)
     numbers, read = [], []

@@ -42,8 +42,8 @@ def compile_torch(
     `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
     wrote. Reading a file runs no code from it. A file that needs to run code, such as one whose
     example inputs are objects of your own class, is refused unless `trusted` is True. Without
-    `inputs`, the inputs of the export are the examples, and sizes that the export leaves open must
-    be given as `dims` again.
+    `inputs`, the inputs of the export are the examples, and the export's open sizes must be
+    given as `dims` again.
 
     `inputs`, and `kwargs` by name, are the model's arguments: tensors; tuples, lists, dicts and
     dataclasses of tensors; and objects that hold tensors, such as a cache of keys and values.

@@ -4,9 +4,9 @@
   model of `needle.torch` that has state.
 - `translate` knows no op by name: an op's `emit_te` writes it as a tensor expression, or its `emit`
   as an operator that graph passes recognise. Both must give the shapes and dtypes of `infer`, and
-  ops from outside needle must read their operands (`tir.reads`). Halves are widened before an op
-  and rounded after it, as in the eager kernels. Weights stay parameters, so new weights need no
-  compilation.
+  ops from outside needle must read their operands (`tir.reads`). Half precision is widened before
+  an op and rounded after it, as in the eager kernels. Weights stay parameters, so new weights need
+  no compilation.
 - Dims become variables that inputs and op attributes share (`extents`). Each extent is written in a
   single form, so that TVM's passes see which extents are equal.
 - `loops` lowers the bodies of an op that has bodies, each like a separate model, and combines their

@@ -1,7 +1,7 @@
-"""Make each dim a whole axis of an input, from which TVM's virtual machine reads it.
+"""Make each dim the size of an input axis, from which TVM's virtual machine reads it.
 
-If an axis is 2 * n or n + 1 and no axis is n, a new dim m replaces that axis, and m // 2 or m - 1
-replaces n.
+If an axis has size 2 * n or n + 1 and no axis has size n, a new dim m replaces that size, and
+m // 2 or m - 1 replaces n.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from needle_runtime.errors import UsageError
 
 
 def axis_dims(graph: Graph) -> dict[Dim, Any]:
-    """Return a replacement for each dim of a graph: the dim itself if it is a whole axis of an
-    input, otherwise an expression of a new dim that is such an axis. Raises UsageError if no axis
-    allows this."""
+    """Return a replacement for each dim of a graph: the dim itself if it is the size of an input
+    axis, otherwise an expression of a new dim that is. Raises UsageError if no axis allows this."""
     extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]
     expressions: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
     names = {dim.name for dim in graph.dims}

@@ -1,7 +1,7 @@
 """Convert extents that depend on dims to TVM's expressions and back.
 
-A dim becomes an int64 variable, which all inputs share. `axis_dims` makes sure that it is a whole
-axis of an input, from which TVM's virtual machine reads it.
+A dim becomes an int64 variable, which all inputs share. `axis_dims` makes sure that it is the size
+of an input axis, from which TVM's virtual machine reads it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Extents:
         }
 
     def expressed(self, value: Any) -> Any:
-        """Return `value` (a shape, an op) with TVM's expressions in place of needle's."""
+        """Return `value` (a shape, an op) with needle's expressions replaced by TVM's."""
         if not self:
             return value
         return replaced(value, self._spelt)

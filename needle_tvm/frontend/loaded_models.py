@@ -65,7 +65,7 @@ def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> di
 
 
 def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]:
-    """Return a signature with the valid ranges, in PyTorch, of inputs that are indices."""
+    """Return a signature with the ranges that PyTorch allows for inputs that are indices."""
     from needle.torch.indices import index_ranges
 
     program = module.program
@@ -105,7 +105,7 @@ def source(
 
 
 class ModuleState:
-    """State in a module's own tensors: those that its calls write."""
+    """State that is kept in a module's own tensors, the ones that its calls write."""
 
     in_place = False  # other Tensors may share their memory
 

@@ -37,8 +37,8 @@ def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
 def translated(
     graph: Graph, target: Target, variant: Variant, loops: Loops | None = None
 ) -> IRModule:
-    """Return the module before any pass, for a graph whose dims are whole axes. The graph may be
-    the body of a loop among `loops`."""
+    """Return the module before any pass, for a graph in which each dim is the size of an input
+    axis. The graph may be the body of a loop among `loops`."""
     loops = loops or Loops(target, variant, _lowered)
     if target_info(target).is_gpu:
         graph = unrolled(graph, loops.has_kernels)

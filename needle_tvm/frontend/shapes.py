@@ -65,11 +65,11 @@ class Shapes:
             raise UsageError(f"dims: the example does not fit: {error}") from None
 
     def examples(self, example: Sequence[Array]) -> list[list[Array]]:
-        """Return the example and, with dims, examples with all least and with all largest sizes. If
-        the example itself is one of these, an example with sizes in between is added. If the inputs
-        with all largest sizes are very large, each dim takes its largest size in an example of its
-        own, with the given example's other sizes. Raises UsageError for an example outside the
-        dims' bounds.
+        """Return the example and, if there are dims, an example with all dims at their least sizes
+        and one with all at their largest. If the example itself is one of these, an example with
+        sizes in between is added. If inputs with all largest sizes are very large, each dim takes
+        its largest size in an example of its own, with the given example's other sizes. Raises
+        UsageError for an example outside the dims' bounds.
         """
         given, dims = self.given(example), self.dims
         largest = {dim.name: dim.max for dim in dims}

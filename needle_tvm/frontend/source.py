@@ -46,12 +46,12 @@ class Source:
     """A model in the compiler's form.
 
     - `fingerprint` covers everything in the model that decides the code. It is None for a model
-      with ops from outside needle: the lowered module then contains the results of their rules.
+      with ops defined outside needle, because the code then also depends on their lowering rules.
     - `lower(target)` returns the module after the stage's graph passes, and the signature for the
       manifest. With a fingerprint, it is called only if the cache has no entry.
     - `weights` are the model's weights.
-    - `examples` are inputs that the code is checked on: the given ones and, if sizes are left to
-      the call, inputs of other sizes.
+    - `examples` are the inputs that the code is checked on: the given ones and, if some sizes are
+      open, inputs of other sizes.
     - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` the
       allowed difference of each output, relative to its magnitude.
     - `explain(inputs, found)` checks outputs for `inputs` and the current weights more closely. It

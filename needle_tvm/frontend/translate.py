@@ -91,7 +91,7 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
 
 
 def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
-    """Return whether the node is one of needle's own ops on constants, with one result that is not
+    """Return whether the node applies one of needle's own ops to constants and has one result, not
     much larger than they are."""
     op = node.op
     if op is None or not node.input_nodes:
@@ -150,7 +150,7 @@ def _emit(
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
             return _nothing(builder, node, extents)
-        # Like the eager kernels, widen halves and small integers, and round or wrap once.
+        # Like the eager kernels, widen half precision and small integers, and round or wrap once.
         widen = set() if op.moves else _to_widen(node)
         if prefer_emit and op.emit is not None and not _has_empty(node):
             wide = [_widened(builder, operand, widen) for operand in operands]
@@ -335,9 +335,9 @@ def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
 
 
 def _ends_a_product_twice(node: Node) -> bool:
-    """Return whether a matmul whose result the node reads could be fused with it into a function of
-    several results. Matmul schedules need a single block after the reduction. It is enough that one
-    of the results is as large as the operands: an optimizer's step also returns its count."""
+    """Return whether a matmul whose result the node reads could be fused with the node into a
+    function with several results; matmul schedules need a single block after the reduction. One
+    result as large as the operands is enough: an optimizer's step also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     if len(parts) < 2:

@@ -50,7 +50,7 @@ def with_weights(
     dilation: Sequence[int] | None = None,
     groups: int | None = None,
 ) -> Any:
-    """Return the convolution `call` with other weights `w`, and with the attributes given."""
+    """Return the convolution `call` with the weights `w` and the given images and attributes."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
         call.args[0] if images is None else images,

@@ -1,5 +1,5 @@
-"""Finds readers and dependences in a function, and its work on parameters, which is done at
-load."""
+"""Finds readers and dependences in a function, and the work on parameters, which is done only
+once, at load."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
 
 
 def _wide(x: te.Tensor) -> te.Tensor:
-    """Return a tensor of halves as float32: TVM does not have every operation for bfloat16."""
+    """Return a half-precision tensor as float32; TVM lacks some operations for bfloat16."""
     return _te.cast(TE_NAMESPACE, x, "float32") if str(x.dtype) in HALVES else x
 
 

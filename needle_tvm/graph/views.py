@@ -26,8 +26,8 @@ class View:
 
 
 def view_of(expr: Any, lookup: Lookup) -> View:
-    """Return `expr` as a view of the first tensor behind it that is not itself a view. All ranks
-    are static."""
+    """Follow views back from `expr` to the first tensor that is not a view, and return `expr` as a
+    view of that tensor. All ranks are static."""
     steps: list[Callable[[Index], list[Any]]] = []
     while True:
         value = lookup(expr) if isinstance(expr, relax.Var) else None
@@ -95,9 +95,9 @@ def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -
     """Take element `index` of an array of shape `shape`. Return its index after the array is
     reshaped to `other`.
 
-    Neighbouring axes are fused only as far as the extents require, and an axis of `other` that is
-    split in `shape` needs no division. If two symbolic extents are reached and neither is known to
-    divide the other, all axes from there on are fused.
+    Neighbouring axes are fused only as far as the extents require. If several axes of `shape`
+    together make up one axis of `other`, no division is needed. If two symbolic extents are reached
+    and neither is known to divide the other, all axes from there on are fused.
     """
     result: list[Any] = []
     sizes, others = exprs_of(shape), exprs_of(other)

@@ -30,17 +30,17 @@ TASKS = 16  # tasks per core, so that all cores finish at about the same time
 # of the speed.
 TILE_VECTORS = (1, 2, 4, 8)
 
-# An L1 cache of 32 kB in 8 ways: addresses that are a multiple of this many bytes apart map to the
-# same set. Larger caches have more ways, and rarely more sets.
+# An L1 cache of 32 kB with 8 ways: addresses that are a multiple of this many bytes apart map to
+# the same set. Larger caches have more ways, and rarely more sets.
 _SETS, _WAYS = 4096, 8
 L1_BYTES = _SETS * _WAYS
 
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"
 
-# Annotation of blocks whose vectors and registers are already written out, as `columns` and
-# `windows` do. Its value is the number of scalar operations of one block. The loops around the
-# block are to be parallelised.
+# Annotation of blocks that already spell out their vectors and registers, such as the blocks that
+# `columns` and `windows` write. Its value is the number of scalar operations of one block. The
+# loops around the block are to be parallelised.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -169,7 +169,7 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
 
 
 def work(function: PrimFunc) -> int:
-    """Return an upper bound of the scalar operations of a function's largest block."""
+    """Return an upper bound on the number of scalar operations of a function's largest block."""
     sch = Schedule(function)
     return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
 
@@ -218,7 +218,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
 
 
 def _converts_a_number(sch: Schedule, block: Any) -> bool:
-    """Return whether a block converts a tensor without axes: if inlined, a loop does that once."""
+    """Return whether a block converts a 0-d tensor: inlined into a loop, it is converted once."""
     found = sch.get(block)
     value = getattr(found.body, "value", None)
     if not found.writes or found.writes[0].source.shape or not isinstance(value, NODES.cast):

@@ -26,7 +26,7 @@ REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `without` accepts: rules, and steps for functions that fit no rule."""
+    """Return the names of rules and other steps, which `schedule` accepts as `without`."""
     others = (*REDUCTIONS, split_loops, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 

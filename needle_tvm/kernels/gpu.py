@@ -19,7 +19,7 @@ _THREADS = 256  # threads per block: whole warps, and several blocks per multipr
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `without` accepts: the names of our rules."""
+    """Return the names of our rules, which the `without` argument of `schedule` accepts."""
     return tuple(each.name for each in rules(GPU))
 
 

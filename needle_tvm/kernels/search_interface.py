@@ -17,10 +17,10 @@ class Rules:
     """The schedule rules of one kind of target, as a search uses them.
 
     `prepared` is applied to a module before tasks are extracted. `schedule_function` returns the
-    schedule that a search competes with. A candidate of `variants` is a schedule that TVM's search
-    may mutate further. A candidate of `choices` has only an annotation that names a choice, and
-    `realised` builds the module to compile from it. `realised` is applied to every candidate's
-    module.
+    baseline schedule, which a search tries to beat. A candidate from `variants` is a schedule that
+    TVM's search may mutate further. A candidate from `choices` has only an annotation that names a
+    choice; `realised` turns such a candidate into the module that is compiled, and returns all
+    other candidates unchanged.
     """
 
     prepared: Callable[[IRModule], IRModule]

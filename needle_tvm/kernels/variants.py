@@ -13,8 +13,8 @@ from needle_tvm.tir.extents import symbols_of
 def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> PrimFunc:
     """Return a function that runs the first of `variants` whose condition holds, or the last one.
 
-    Variants are schedules of `function`, but their parameters and variables are objects of their
-    own. A condition is an expression of the variables in the shapes of `function`'s parameters.
+    Variants are schedules of `function`, but have parameters and variables of their own. A
+    condition is an expression of the variables in the shapes of `function`'s parameters.
     """
     *first, (_, last) = variants
     if not first:
@@ -27,10 +27,10 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
 
 
 def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
-    """Return whether tiles of `rows` rows are best for `m` rows, provided that no smaller tiles
-    are. They are best if one tile holds all rows. They are also best if `m` is more than `largest`
-    and they cover `m` rows with fewer spare rows than any other tile of `among` would; an empty
-    `among` excludes this case.
+    """Return whether tiles of `rows` rows are best for `m` rows, given that no smaller tiles
+    are best. They are best if one tile holds all rows. They are also best if `m` is more than
+    `largest` and they cover `m` rows with fewer spare rows than any other tile of `among` would; an
+    empty `among` excludes this case.
     """
     fits = m <= tirx.const(rows, "int64")
     if not among:

@@ -11,8 +11,8 @@
   this merging, for `python -m needle_runtime profile`.
 - `caller_memory` adds `main_into`, which writes results to memory that the caller provides.
 - `in_place` adds `main_in_place`, which writes the new values of a state over the old ones. Then a
-  call that changes one row of a cache does not copy the cache. The first check compares the results
-  of `main_in_place` and `main`.
+  call that changes one row of a cache does not copy the cache. `compiler.first_check` compares the
+  results of `main_in_place` and `main`.
 - `any_address` lets CPU code take inputs at any address that is a multiple of the element size, so
   that calls need not copy them.
 - `cuda_graph` marks models that `runtime.replay` may capture as one CUDA graph.

@@ -1,4 +1,4 @@
-"""Lets a function's arrays begin at any address that is a multiple of their element's size.
+"""Lets a function's arrays begin at any address that is a multiple of their element size.
 
 TVM assumes that arrays begin at multiples of 64 bytes, and its code crashes if one does not. Most
 NumPy arrays begin elsewhere, and copying an input takes longer than vector loads that cross cache
@@ -6,8 +6,8 @@ lines.
 
 Before: the buffers that are a function's parameters have an alignment of 64 bytes.
 
-After: they have the alignment of their elements. So do the buffers by which tensor intrinsics refer
-to parts of them, since a part must not have a larger alignment than the whole. Buffers that the
+After: they have the alignment of their elements. So have the buffers by which tensor intrinsics
+refer to parts of them: a part must not have a larger alignment than the whole. Buffers that the
 function allocates stay as they are.
 """
 

@@ -34,12 +34,12 @@ class Body:
 
 
 def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) -> Body:
-    """Return the kernel calls in the scheduled module of a body. `add` adds functions that kernels
-    call to the caller's module. Raises TranslationError if the body does anything else than call
-    kernels."""
+    """Return the kernel calls in the scheduled module of a body. `add` adds to the caller's
+    module the functions that kernels call. Raises TranslationError if the body does
+    anything other than call kernels."""
     main = module["main"]
     body = Body(list(main.params), Region(bounds_of(main)))
-    source: dict[Any, Any] = {}  # a variable -> the key of the value of which it is a name or view
+    source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
     parts: dict[Any, list[Any]] = {}  # the keys of a tuple's parts
     lowered: dict[Any, PrimFunc] = {}
 

@@ -26,8 +26,8 @@ def choice_function(
     alone: bool,
 ) -> Plan:
     """Return the function of a choice. It takes a predicate, `inputs` and constants. Each branch
-    comes with the keys of its inputs and the keys of its results. `add` adds the functions that it
-    calls to the module. With `alone`, it runs on one thread."""
+    comes with the keys of its inputs and the keys of its results. `add` adds called functions to
+    the module. With `alone`, the function runs on one thread."""
     constants = [key for body, known, ends in branches for key in body.constants(known, ends)]
     constants = list(dict.fromkeys(constants))
     shapes = [shape for shape, _ in (*inputs, *results, *map(spec_of, constants))]

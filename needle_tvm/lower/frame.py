@@ -32,7 +32,7 @@ class Plan:
 
 class Frame:
     """Builds the function of a loop or a choice. `shapes` are the shapes of all its values; `add`
-    adds the functions that it calls to the module."""
+    adds called functions to the module."""
 
     def __init__(
         self, bodies: Sequence[Body], shapes: Iterable[Any], add: Callable[[PrimFunc], Any]

@@ -14,9 +14,10 @@ that computes the result, and that kernel
 After: `main` begins with a separate kernel that copies the input. All kernels read the copy, and
 the result's kernel writes its result to the copy's memory.
 
-`add_in_place` runs after memory planning. Before: `main` begins with such copies, in the
-allocations of results. After: `main_in_place` is `main` without the copies. It uses the inputs' own
-memory, writes the results of these pairs to that memory, and returns the other results in a tuple.
+`add_in_place` runs after memory planning. Before: `main` begins with such copies, stored in
+the allocations of results. After: `main_in_place` is `main` without the copies. It uses the inputs'
+own memory, writes the results of these pairs to that memory, and returns the other results in a
+tuple.
 
 If a pair does not meet the preconditions, its result is returned as usual. If no pair meets them,
 the module stays as it is.
@@ -136,7 +137,7 @@ class _Sharing:
         if at in uses:
             places = [i for i, each in enumerate(tensors) if self._root(each).same_as(parameter)]
             if len(places) != 1 or not nests.same(tensors[places[0]].ty, _types(call)[which]):
-                return  # it reads several views
+                return  # the kernel reads several views
             taken = buffers[places[0]]
             changed = _without_copies(function, taken) or _elementwise(function, taken, output)
             if changed is None:

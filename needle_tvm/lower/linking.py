@@ -72,8 +72,8 @@ def _target_of(compiler: str) -> str:
 def object_code(module: Any, scratch: Path) -> bytes:
     """Return the object file of a module that LLVM has built.
 
-    LLVM writes to a file in memory, by its path in /proc. Without /proc, it writes to `scratch`.
-    Raises ToolchainError if there is no room.
+    LLVM writes to a file in memory, through its path in /proc. Without /proc, it writes to
+    `scratch`. Raises ToolchainError if there is no room.
     """
     descriptor = os.memfd_create("needle-object")
     try:

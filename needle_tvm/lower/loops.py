@@ -73,8 +73,8 @@ class Slots:
         ]
 
     def emptied(self, to: Mapping[int, Any], steps: Any) -> list[Any]:
-        """Return loops that copy the states after `steps` steps to the buffers in `to`, which has
-        them by state number."""
+        """Return loops that copy the states after `steps` steps to the buffers in `to`, whose
+        keys are the states' numbers."""
         return [
             copied(self.at(n, steps), (buffer, ZERO), self.sizes[n]) for n, buffer in to.items()
         ]
@@ -99,8 +99,8 @@ def place_next(
 def scan_function(
     body: Body, layout: Layout, target: Target, add: Callable[[PrimFunc], Any], alone: bool
 ) -> Plan:
-    """Return the function of a loop. `add` adds the functions that it calls to the module. With
-    `alone`, it runs on one thread."""
+    """Return the function of a loop. `add` adds called functions to the module. With `alone`, the
+    function runs on one thread."""
     befores = [before for before, _ in layout.states]
     afters = [after for _, after in layout.states]
     constants = body.constants({*befores, *layout.slices}, [*afters, *layout.stacked])

@@ -11,7 +11,7 @@ and synchronise only if a nest needs a result written since the last barrier (`r
 `main_by_kernel` keeps the former `main`, for inspection.
 
 For each kernel, waking the thread pool and waiting for it costs about a microsecond, and a call by
-the virtual machine 0.2, about the time that a small kernel runs. A barrier costs a fraction of
+the virtual machine 0.2 us. A small kernel runs for about as long. A barrier costs a fraction of
 that. Large kernels gain nothing and would be compiled twice, so they end a run. Elementwise kernels
 join a run at any size, since loops over the same elements are fused: an optimizer then reads and
 writes a parameter and its averages once.
@@ -214,7 +214,7 @@ class _Merger:
         return bindings + _views_for(wanted, run)
 
     def _call(self, function: Any, plan: Plan, over: int, types: Sequence[Any]) -> Any:
-        """Return the call of a region that writes its first `over` results to the memory of its
+        """Return the call to a region that writes its first `over` results to the memory of its
         last tensors."""
         arguments = relax.Tuple([*plan.inputs, *plan.symbols])
         if not over:
@@ -244,7 +244,7 @@ def _viewed(value: Any) -> Any:
 
 
 def _views_for(wanted: Sequence[Any], run: _Run) -> list[Any]:
-    """Return the bindings of the views among `wanted`, and of the views behind them."""
+    """Return the bindings of the views among `wanted`, and of the views on which they are based."""
     found: list[Any] = []
     needed, results = set(wanted), {variable for variable, *_ in run.kernels}
     for binding in reversed(run.bindings):

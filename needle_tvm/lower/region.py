@@ -38,7 +38,7 @@ _CACHE_LINE = 64  # bytes; two slots never share a line
 # for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000
 
-_PRECISION = 1 / 64  # of the search for the size from which threads pay off, on a log scale
+_PRECISION = 1 / 64  # on a log scale, of the search for the size from which on threads pay off
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Kernel:
     ) -> Kernel | None:
         """Return the kernel of a call; `lowered` is the called function after `regions.lowered`.
 
-        Return None if it is not a plain list of loop nests over buffers of known shape. With
+        Return None if the function is not a list of loop nests over buffers of known shape. With
         `lanes`, the number of float32 lanes of the target's vectors, loop bodies of known sizes
         also become separate functions."""
         values = extents.arguments_for(function, call)
@@ -125,7 +125,7 @@ class _Value:
     shape: list[Any]  # extents in the caller's variables
     dtype: str
     first: int = 0  # the first phase in which it is alive
-    last: int = 0  # the last one
+    last: int = 0  # the last phase in which it is alive
     written: bool = False
 
 
@@ -344,8 +344,8 @@ class Region:
         over: Mapping[Any, Sequence[Any]] | None = None,
     ) -> Plan:
         """Return the merged function that returns the values with the keys `results`. `add` adds
-        the functions that it calls to the module (`tasks.shared`). `over` has the keys and shapes
-        of values that the function reads and then overwrites: they are further inputs."""
+        called functions to the module (`tasks.shared`). `over` has the keys and shapes of values
+        that the function reads and then overwrites: they are further inputs."""
         over = over or {}
         # Values in `over` are inputs although they are written; they are added after the others.
         inputs = [v for v in self._values.values() if not v.written and v.key not in over]
@@ -394,7 +394,7 @@ class Region:
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
 
     def _chosen(self, nest: Any, least: int, most: int | None) -> Any:
-        """Decide a nest's choices, as far as they are known if the caller's only variable lies
+        """Resolve a nest's choices as far as possible, given that the caller's only variable lies
         between `least` and `most`."""
         if len(self.bounds) != 1:
             return nest
@@ -466,8 +466,8 @@ def _place_symbolic(
     """Place values like `place_values`, but with symbolic sizes.
 
     A value is placed at the start or right after another value: at the first such position where no
-    value that is alive at the same time can overlap it. Positions and values are ordered by their
-    numbers when all sizes are at their largest.
+    value that is alive at the same time can overlap it. Positions and values are ordered by the
+    offsets and sizes that they have when all symbolic sizes are at their largest.
     """
     unit = max(1, _CACHE_LINE // itemsize)
     most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}

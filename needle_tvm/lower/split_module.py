@@ -24,7 +24,7 @@ U = TypeVar("U")
 
 _PARTS = 12  # the most parts: each costs the 15 ms that LLVM takes per module
 _LEAST = 200  # stores in a part's loops; a smaller part is not worth the cost of a module
-_SMALL = 1 << 14  # stores of a small kernel that runs once; 83 of them lose 0.2 ms if unoptimised
+_SMALL = 1 << 14  # stores of a small kernel that runs once; 83 such kernels lose 0.2 ms unoptimised
 _FEW = 4  # fewer small kernels than this are not worth a module
 
 

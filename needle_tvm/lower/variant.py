@@ -21,8 +21,8 @@ class Choice:
     """Decides whether cuBLAS computes a matmul, and keeps the reasons, as JSON values, in `notes`.
 
     `measure(product, by_library)` returns the seconds that a matmul takes. It is called for each
-    distinct matmul, once for our own kernel and once for cuBLAS. Without it, cuBLAS computes all
-    matmuls. `key` has everything that the choice depends on, for the cache's key.
+    distinct matmul, once for our own kernel and once for cuBLAS. Without `measure`, cuBLAS computes
+    all matmuls. `key` has everything that the choice depends on, for the cache's key.
     """
 
     def __init__(self, measure: Measure | None = None, key: dict[str, Any] | None = None) -> None:

@@ -31,8 +31,8 @@ def while_function(
     alone: bool,
 ) -> Plan:
     """Return the function of a loop whose states have these `specs`. Each body comes with the keys
-    of the states that it reads and the keys of its results. `add` adds the functions that it calls
-    to the module. With `alone`, it runs on one thread."""
+    of the states that it reads and the keys of its results. `add` adds called functions to the
+    module. With `alone`, the function runs on one thread."""
     of_test, tested, keep = test
     of_step, befores, afters = step
     constants = list(

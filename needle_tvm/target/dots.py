@@ -1,8 +1,9 @@
 """Dot-product instructions, which add several products to each sum of a vector, for tensorization.
 
-They are written as LLVM IR. TVM lowers bfloat16 types before code generation
-(docs/results/2026-11-21-bf16-cpu.md), and LLVM 22 gives the 8-bit instruction other types than
-TVM's intrinsic does. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
+They are written as LLVM IR, because TVM lowers bfloat16 types before code generation
+(docs/results/2026-11-21-bf16-cpu.md), and because LLVM 22 gives the 8-bit instruction other types
+than TVM's intrinsic does. A loop around an instruction must be annotated with `PRAGMA` and its
+`source`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class DotInstruction:
 
     `name` is the name of our function, and `intrinsic` that of the LLVM intrinsic. LLVM aborts the
     process if a target lacks the `feature`. `x`, `w` and `sums` are dtypes. For each sum, 32 bits
-    of x are multiplied with 32 bits of w.
+    of x are multiplied by 32 bits of w.
     """
 
     name: str

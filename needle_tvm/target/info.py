@@ -47,7 +47,7 @@ class TargetInfo:
 
     @property
     def features(self) -> frozenset[str]:
-        """LLVM's names of the features that a CPU's code, or a GPU's host code, may use.
+        """LLVM's names for the features that a CPU's code, or a GPU's host code, may use.
 
         Raises ValueError if LLVM cannot generate code for the processor.
         """

@@ -196,8 +196,8 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
 
 
 def _check_with_llvm(fields: dict[str, Any]) -> None:
-    """Raise TargetError for names that LLVM does not know, on which LLVM would print a message,
-    crash or exit, and for a processor that lacks a feature that all code needs."""
+    """Raise TargetError for names that LLVM does not know (it would print a message, crash or
+    exit), and for a processor that lacks a feature that all code needs."""
     from needle_tvm._tvm import names as tvm_names
 
     mcpu, triple = fields["mcpu"], fields.get("mtriple")

@@ -1,4 +1,4 @@
-"""Handles symbolic extents: sizes that are known only in a call.
+"""Handles symbolic extents: sizes that are known only during a call.
 
 A size of a model's inputs may be a TVM variable; the extents of tensors are then expressions in
 such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main`, which TVM
@@ -205,8 +205,8 @@ def is_multiple(extent: Any, factor: int) -> bool:
 
 
 def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
-    """Return the variables in the shapes of a function's inputs and result for which no input has
-    an extent that is just the variable. The function needs their values as arguments."""
+    """Return the variables in the shapes of a function's inputs and result that are not, by
+    themselves, an extent of any input. The function needs their values as arguments."""
     bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
     used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
     return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]

@@ -86,8 +86,8 @@ def variables_of(expr: Any) -> set[Any]:
 
 
 def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
-    """Return the constant coefficients of `variables` in an index, and as the last element the rest
-    of the sum; None if the index is not linear in the variables."""
+    """Return the constant coefficients of `variables` in an index, followed by the rest of the sum;
+    None if the index is not linear in the variables."""
     *factors, added = detect_linear_equation(expr, list(variables)) or [None]
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
         return None

@@ -16,11 +16,11 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
 def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
     """Describe a wrong read in tensor expressions; return None if none is found.
 
-    Only reads that are certainly wrong count: a linear index that is out of bounds in some
-    iteration, or any other index that is out of bounds in all iterations. Reads under a condition,
-    or at an index read from another tensor, may be right. A read under a Select at a clamped index
-    counts as wrong if the condition depends on the same variables: the code computes both sides,
-    and TVM may use the condition to simplify a side and remove the clamp.
+    A read is reported only if it is certainly wrong: if a linear index is out of bounds in some
+    iteration, or any other index in all iterations. Reads under a condition, or at an
+    index read from another tensor, may be right. A read under a Select at a clamped index counts as
+    wrong if the condition depends on the same variables: the code computes both sides, and TVM may
+    use the condition to simplify a side and remove the clamp.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -138,7 +138,7 @@ def _loads(root: Any) -> list[Any]:
 
 
 def _unconditional(body: Any) -> list[Sequence[Any]]:
-    """Return the tensor and the indices of each load in a body that is not under a condition."""
+    """Return the tensor and the indices of each unconditional load in a body."""
     conditions = [
         *nodes_in(body, NODES.select),
         *nodes_in(body, tirx.And),

@@ -268,7 +268,7 @@ def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = N
 
 
 def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
-    """Return the buffers that a statement accesses, and those of them that it writes.
+    """Return the buffers that a statement accesses, and the buffers that it writes.
 
     Return None if it takes a buffer's address, which makes accesses unknown, or if it may fail: the
     other threads would then wait forever.
@@ -349,8 +349,8 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
-    """Change a nest to store everything that it stores to `buffer` also to `other`. Return None if
-    it reads `buffer`, for example because it accumulates a sum there."""
+    """Change a nest so that it also stores to `other` everything that it stores to `buffer`. Return
+    None if it reads `buffer`, for example because it accumulates a sum there."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 
@@ -377,7 +377,7 @@ def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the statements of one parallel region, with a barrier between phases.
 
     A phase is a list of nests. A nest that is not parallel runs on one thread. Leading phases with
-    only such nests run before the other threads wake, and trailing ones after they have finished.
+    only such nests run before the other threads wake; trailing ones run after those have finished.
     """
     shared = [n for n, phase in enumerate(phases) if any(is_parallel(nest) for nest in phase)]
     first, end = (shared[0], shared[-1] + 1) if shared else (len(phases), len(phases))

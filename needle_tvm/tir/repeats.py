@@ -1,6 +1,6 @@
 """Rewrites vectorised loops that store one repeated bfloat16 number as plain loops.
 
-TVM 0.27 converts stored bfloat16 values to integers, but forgets vectors that repeat one number,
+TVM 0.27 converts stored bfloat16 values to integers, but misses vectors that repeat one number,
 and then rejects its own code. Such a vector arises from a vectorised loop that stores the same
 value in each iteration: a broadcast along the loop, or a constant. LLVM vectorises the plain loop
 by itself.

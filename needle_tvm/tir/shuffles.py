@@ -20,7 +20,7 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in
 
-_MOST = 4  # the most vectors from which one is shuffled
+_MOST = 4  # the most vectors that one shuffle combines
 _ELEMENTS = ("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
 _ARITHMETIC: Any = (tirx.Add, tirx.Sub, tirx.Mul, *NODES.division)
 

@@ -2,9 +2,9 @@
 
 Before: functions for the CPU have small buffers of scope "local", the tiles of kernels.
 
-After: these lie on the stack, where LLVM keeps them in registers. Otherwise TVM would allocate each
-buffer from a per-thread pool and free it again for every tile, so the tile's sums would go through
-memory.
+After: these are allocated on the stack, so that LLVM can keep them in registers. Otherwise TVM
+would allocate each buffer from a per-thread pool and free it again for every tile, so the tile's
+sums would go through memory.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _marked(function: PrimFunc) -> Any:
 
 
 def size_of(buffer: Any) -> float:
-    """Return the size of a buffer in bytes, where its elements may be vectors; infinity if an
-    extent is not a constant."""
+    """Return the size in bytes of a buffer, or infinity if an extent is not a constant. The
+    elements may be vectors."""
     extents = [getattr(each, "value", each) for each in buffer.shape]
     if not all(isinstance(each, int) for each in extents):
         return math.inf

@@ -11,8 +11,8 @@ then moves it to a PrimFunc that takes its buffers as pointers:
     for p in parallel(n): task(x, y, n, p)
 
 The mark is set again around the function's body (`apart_again`). If the function were inlined, LLVM
-could reorder accesses of two calls to the same memory, because TVM tells it that buffers of
-different names never overlap.
+could reorder two calls' accesses to the same memory, because TVM tells it that buffers of different
+names never overlap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of func
 # would then not cast it back for an int64 parameter.
 _NUMBER = "uint64"
 _INTERNAL = "needle.internal"  # attribute of functions that only other functions call
-_SYMBOL = "needle.symbol"  # attribute with the name by which functions of other modules call one
+_SYMBOL = "needle.symbol"  # attribute: the name by which other modules call the function
 _CPU = 1  # DLPack's device type
 
 
@@ -131,7 +131,7 @@ def _function(mark: Any, used: list[Any]) -> PrimFunc:
 
 
 def internal(module: IRModule) -> IRModule:
-    """Remove the symbols of the functions of `shared`, which a virtual machine never calls."""
+    """Remove the symbols of functions that `shared` made: a virtual machine never calls them."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
             module.update_func(variable, function.without_attr("global_symbol"))

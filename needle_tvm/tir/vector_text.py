@@ -231,8 +231,8 @@ class Text:
         )
 
     def rounded(self, x: Value) -> Value:
-        """Return x, so that LLVM does not fuse the multiplication that computes it into a
-        multiply-add. That would add the unrounded product, which has not overflowed to infinity."""
+        """Return the product x behind a fence, so that LLVM does not fuse it into a multiply-add.
+        That would add the unrounded product, which has not overflowed to infinity."""
         suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
         kind, name = self.type_of("float"), f"@llvm.arithmetic.fence.{suffix}"
         self.declared.add(f"declare {kind} {name}({kind})")

@@ -16,13 +16,13 @@ from needle_tvm.stages import STAGES
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one model's search. Its budget is in trials, in minutes, or in both; then the
-    search ends when either is spent.
+    """The options of one model's search. Its budget is in trials, in minutes, or in both; with
+    both, the search ends when either is spent.
 
-    Without a budget, there is no search. `seed` decides which candidates are drawn. With `cluster`,
-    the address of a Dask scheduler ("tcp://HOST:PORT"), its workers measure the candidates, not
-    this machine. The budget belongs to the model: the trials and seconds of an interrupted search
-    count (see `session`).
+    Without a budget, there is no search. `seed` decides which candidates are drawn. `cluster`,
+    if given, is the address of a Dask scheduler ("tcp://HOST:PORT"), whose workers then measure the
+    candidates instead of this machine. The budget belongs to the model: the trials and seconds of
+    an interrupted search count towards it (see `session`).
     """
 
     trials: int = 0

@@ -126,8 +126,8 @@ def search(
     store: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run `search.search` for `tasks` and the `rules` with which candidates compete; return results
-    per task.
+    """Run `search.search` for `tasks`, whose candidates must beat the schedules in `rules`; return
+    results per task.
 
     `target` is TVM's description, including the processor's name, and `options` has the budget.
     `written` has the functions that define correct results, if they are not the tasks themselves.

@@ -41,7 +41,7 @@ class Turn:
 
 
 class Choices:
-    """Schedules by our rules with knobs other than their defaults, `size` at a time."""
+    """Schedules made by our rules with non-default values of the knobs, `size` at a time."""
 
     endless = False
 
@@ -64,10 +64,10 @@ class Choices:
 class Evolution:
     """TVM's evolutionary search over a context's space, ranked by a cost model.
 
-    `begin` creates the context. `known` returns earlier TuningRecords, each with its candidate: the
-    model learns from all of them, and the evolution starts from those that are schedules and not
-    notes. Both functions are called when they are first needed. `propose` raises TVM's errors for a
-    function that TVM cannot search.
+    `begin` creates the context. `known` returns earlier TuningRecords, each with its candidate. The
+    model learns from all of them; the evolution starts from those that hold a schedule and not just
+    a note of knob values. Both functions are called when they are first needed. `propose` raises
+    TVM's errors for a function that TVM cannot search.
     """
 
     endless = True
@@ -104,7 +104,8 @@ class Evolution:
             self._model.update(context, [candidate for _, candidate in known], results)
 
     def _add(self, trace: Any, arguments: Any, run_secs: Any) -> None:
-        """Add a schedule that ran to the evolution's parents, unless it is a note of knobs."""
+        """Add to the evolution's parents a schedule that has been run, unless it only notes the
+        values of knobs."""
         text = trace_text(trace)
         if text not in self._added and not is_noted(text):
             self._added.add(text)

@@ -18,7 +18,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
 _POPULATION = 64  # schedules; TVM's default is 512, but a batch takes only 8 to 16 of them
-_GENERATIONS = 3  # TVM's default is 4; each generation replays the schedules of all the population
+_GENERATIONS = 3  # TVM's default is 4; each generation replays the whole population's schedules
 _UNMEASURED = 16  # at least this many schedules in the population have never been measured
 _WARM_UP = 32  # results that the cost model needs before its predictions are used
 

@@ -2,7 +2,8 @@
 
 `pick` chooses the function that gets the next trials. The idea is that of the gradient scheduler in
 L. Zheng et al., "Ansor: generating high-performance tensor programs for deep learning" (OSDI 2020),
-section 6: spend trials where the whole model's time falls fastest, by each task's past batches.
+section 6: spend trials where the whole model's time falls fastest, judging by each task's past
+batches.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
 _NEAR = 1.03  # factor on the rule's time; measurements a few minutes apart differ by that much
 _PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
-_LEAST = 0.01  # lower bound of that fraction, so that no task is ever given up
+_LEAST = 0.01  # lower bound on that fraction, so that no task is ever given up
 # Trials in a batch. The cost model learns after each batch, but proposing a batch takes as long as
 # measuring a few candidates, so small batches are expensive.
 _SMALLEST, _LARGEST = 8, 16

@@ -12,7 +12,7 @@ For developers of this package:
   exactly the bytes that were checked.
 - `executor` runs the loaded code on tensors of its device. The profiler, timing and tests call it
   without conversions.
-- `calls` passes arrays that fit directly to the native module `_native`
+- `calls` passes arrays that need no conversion to the native module `_native`
   (`runtime/src/python/caller.cc`), which calls the code without running Python. `executor` does
   this in Python for all other arrays, and raises the errors.
 - `state` calls a model with state, under a lock: it passes the stored arrays and then stores the
@@ -30,7 +30,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from needle_runtime.process import turns  # noqa: F401  # hooks forks: not while one waits
+from needle_runtime.process import turns  # noqa: F401  # makes forks wait for turns
 from needle_runtime.process.forks import loading
 
 if TYPE_CHECKING:

@@ -184,8 +184,8 @@ class Calls:
 
 def _sizes(specs: Sequence[Input], dims: Sequence[Dim]) -> dict[str, Any] | None:
     """Return the native caller's arguments about sizes that are left to the call. Returns None if
-    it does not support an extent (a product or quotient of sizes), or the range of an index depends
-    on a size."""
+    it does not support an extent (a product or quotient of sizes), or if the range of an index
+    depends on a size."""
     if not dims:
         return {}
     axes = []

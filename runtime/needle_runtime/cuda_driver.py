@@ -16,7 +16,7 @@ from needle_runtime.errors import CaptureError, CudaError
 from needle_runtime.target import gpu
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it and the default stream do not wait for each other
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads are not restricted meanwhile
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: a capture does not restrict other threads
 
 _Handle = ctypes.c_void_p
 _Address = ctypes.c_uint64  # CUdeviceptr
@@ -107,7 +107,7 @@ class Driver:
         self._do("cuStreamSynchronize", stream)
 
     def capture(self, submit: Callable[[int], None]) -> Graph:
-        """Return a graph of the work that `submit(stream)` puts on its stream; none of it runs.
+        """Return a graph of the work that `submit(stream)` puts on its stream, without running it.
 
         The stream and the default stream do not wait for each other, and the capture is relaxed:
         work of other threads, even on the default stream, neither fails nor is captured. Raises

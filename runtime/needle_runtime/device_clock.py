@@ -1,4 +1,4 @@
-"""The time that a GPU spends on calls, by its own clock.
+"""The time that a GPU spends on calls, measured by its own clock.
 
 A small kernel takes less time than the host takes to launch it. Launched one by one, all kernels
 would seem to take as long as a launch. So the stream is held while the host launches several calls,
@@ -19,7 +19,7 @@ _HELD_SECONDS = 0.25  # a driver queues about a thousand launches, then waits fo
 
 
 class DeviceClock:
-    """Times calls of `launch`, which puts its work on a GPU's stream and waits for nothing."""
+    """Times calls of `launch`, which puts work on a GPU's stream and does not wait for it."""
 
     def __init__(self, launch: Callable[[], object], stream: int = 0, index: int = 0) -> None:
         self._launch, self._stream = launch, stream
@@ -29,7 +29,7 @@ class DeviceClock:
         self._most = MOST_CALLS
 
     def __call__(self, calls: int) -> float | None:
-        """Return seconds per call, over `calls` calls or as many as can be launched ahead.
+        """Return the mean seconds of `calls` calls, or of as many as can be launched ahead.
 
         Returns None if not even one call can be launched ahead, because it waits for the GPU
         or launches a thousand kernels.

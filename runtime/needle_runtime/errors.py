@@ -1,5 +1,5 @@
 """Errors that users of exported models meet. All derive from `NeedleTVMError` and print as one
-line. `needle_tvm.errors` has these and the compiler's.
+line. `needle_tvm.errors` has these errors and the compiler's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SignatureError(ArtifactError):
 
 
 class KeyFileError(NeedleTVMError):
-    """A file does not hold a key to sign with or to check signatures with."""
+    """A file holds no key for signing or for checking signatures."""
 
 
 class EvaluationError(NeedleTVMError):

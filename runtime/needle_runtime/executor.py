@@ -1,4 +1,4 @@
-"""The loaded code of an artifact: `main` on tensors of its device, with the current weights.
+"""Runs the loaded code of an artifact: `main` on tensors of its device and the current weights.
 
 Users call `Program`, which is built on this module. Use the executor itself to time, profile or
 capture the code without conversions.
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Executor:
     """`main` of an artifact that this machine can run; GPU code runs on the GPU `device`.
 
-    Safe to use from any thread. CPU code is unloaded with the last reference to the executor and
-    to the machines taken from it; results do not keep it loaded. GPU code stays loaded. Raises
+    Safe to use from any thread. CPU code is unloaded once no reference to the executor and to its
+    virtual machines is left; results do not keep it loaded. GPU code stays loaded. Raises
     TargetError if this machine cannot run the code, ArtifactError if another version of TVM built
     it or its files have changed.
     """
@@ -60,7 +60,7 @@ class Executor:
         library = load_library(artifact.read(LIBRARY), for_gpu=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
-        # The current weights in the code's form; None if there are none yet.
+        # The current weights, packed as the code reads them; None if there are none yet.
         self.bound: tuple[Any, ...] | None = None if self.main.params else ()
         self._graph = self.main.graph  # None if there is no CUDA graph to capture
 
@@ -75,7 +75,7 @@ class Executor:
 
     @property
     def weights(self) -> tuple[Any, ...]:
-        """The current weights in the code's form. Raises ParameterError if there are none yet."""
+        """The current weights, packed. Raises ParameterError if there are none yet."""
         if self.bound is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
         return self.bound
@@ -85,12 +85,12 @@ class Executor:
         return [self.memory.copied(array) for array in arrays]
 
     def use(self, tensors: Sequence[Any]) -> None:
-        """Pack these weights, tensors in the order of `main.params`, into the code's form; use
-        them from now on."""
+        """Pack these tensors, given in the order of `main.params`, and use them as weights from
+        now on."""
         self.bound = self.packed(tensors)
 
     def packed(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Return weights, given in the order of `main.params`, in the code's form."""
+        """Return weights, given in the order of `main.params`, packed as the code reads them."""
         with loading:
             transform = self.main.transform
             if transform is not None and tensors:
@@ -124,7 +124,7 @@ class Executor:
         return [each._replace(shape=shape_at(each.shape, sizes)) for each in self.results]
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Return whether there are `values` and all lie in the memory of the code's GPU."""
+        """Return whether the code's GPU holds all `values`; False for a CPU or an empty list."""
         here = self.memory
         return isinstance(here, memory.CudaMemory) and bool(values) and all(map(here.holds, values))
 
@@ -161,7 +161,7 @@ class Executor:
         return machine
 
     def _machine(self) -> Any:
-        """Return this thread's own virtual machine, whose registers have no lock."""
+        """Return this thread's own virtual machine; a machine is not thread-safe."""
         machine = getattr(self._local, "machine", None)
         if machine is None:
             machine = self._local.machine = self.new_machine()

@@ -80,8 +80,8 @@ def destinations(
 ) -> list[np.ndarray[Any, Any]]:
     """Return NumPy arrays over the memory of `outputs`, the arrays to write results to.
 
-    Raises InputError for an array that does not fit or cannot be written to, whose elements share
-    memory, or that overlaps an input or another output.
+    Raises InputError for an array that does not fit, is read-only, has elements that share memory,
+    or overlaps an input or another output.
     """
     others = [
         (f"input {number}", as_numpy(value, f"input {number}"))

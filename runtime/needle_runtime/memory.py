@@ -20,8 +20,8 @@ from needle_runtime.artifact import bfloat16
 from needle_runtime.target.features import WIDEST
 from needle_runtime.target.kind import is_gpu
 
-# The alignment of a vector, in bytes. Code that was not built for inputs at any address crashes the
-# process if the memory of an input is aligned to less. The weights and the code's own memory are
+# The alignment of a vector, in bytes. Compiled code crashes if the memory of an input is less
+# aligned, unless it was built for inputs at any address. The weights and the code's own memory are
 # always aligned.
 ALIGNMENT = WIDEST
 
@@ -50,7 +50,7 @@ class HostMemory:
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
         """Return a tensor over the array's own memory, or over a copy if the code cannot read that
-        memory; the memory must begin at a multiple of `alignment` bytes."""
+        memory or it does not begin at a multiple of `alignment` bytes."""
         flags = array.flags
         fits = flags.c_contiguous and flags.writeable and array.size
         fits = fits and _address(array) % alignment == 0
@@ -60,11 +60,11 @@ class HostMemory:
         return self._native.tensor(array, array.shape, *bfloat16.dlpack_type(array.dtype))
 
     def use_large_pages(self, tensors: Iterable[Any]) -> None:
-        """Put the tensors' memory into large pages as far as the system can.
+        """Put the tensors' memory into large pages as far as the system allows.
 
         A call reads every weight. With small pages, about ten megabytes of weights occupy more
-        pages than the processor's TLB holds, and looking up the others takes up to a tenth of a
-        call.
+        pages than the processor's TLB holds, and looking up the remaining pages takes up to a
+        tenth of a call's time.
         """
         if not sys.platform.startswith("linux"):
             return
@@ -174,7 +174,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     copy = np.ndarray(array.shape, array.dtype, memory, -_address(memory) % ALIGNMENT)
     copy[...] = array
     if not copy.size:
-        # TVM calls an empty array contiguous only if it has the strides of a row-major array.
+        # TVM considers an empty array contiguous only if it has the strides of a row-major array.
         strides = [array.itemsize * math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
         return np.lib.stride_tricks.as_strided(copy, strides=strides)
     return copy

@@ -24,13 +24,13 @@ from needle_runtime.program import Program
 from needle_runtime.random_inputs import random_inputs
 from needle_runtime.text import printable
 
-_BUILTIN = ("vm.builtin.", "shape_func")  # prefixes of names; the second computes extents
+_BUILTIN = ("vm.builtin.", "shape_func")  # prefixes of names; shape_func computes extents
 _GO_ON = 0  # an instrument's answer to have the call carried out
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call by the virtual machine: seconds from the run's start, and its duration."""
+    """One call by the virtual machine, `start` seconds after its run began; it took `seconds`."""
 
     name: str
     start: float

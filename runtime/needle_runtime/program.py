@@ -124,8 +124,8 @@ class Program:
         returned, unless the model has an argument of that name. A model with state continues from
         the previous call.
 
-        Raises InputError for an argument whose structure, shape or dtype differs from the compiled
-        one, for indices out of range (indices in a GPU's memory are not checked), and for an `out`
+        Raises InputError for an argument whose structure, shape or dtype does not fit the compiled
+        code, for indices out of range (indices in a GPU's memory are not checked), and for an `out`
         that does not fit, is read-only, or overlaps an input.
         """
         if self.artifact.main.state:

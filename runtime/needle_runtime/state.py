@@ -76,7 +76,7 @@ def stepped(
 ) -> Any:
     """Call a model with state through `calls`; return results in the model's structure, or `out`.
 
-    Raises the errors of `calls`; the state is then as before. If the code can, it writes the state
+    Raises the errors of `calls`; the state is then unchanged. If the code can, it writes the state
     in place.
     """
     main, named = executor.main, dict(kwargs)

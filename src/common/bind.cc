@@ -200,7 +200,7 @@ py::tuple tuple_of(std::pair<View, View>&& found) {
   return py::make_tuple(std::move(found.first), std::move(found.second));
 }
 
-// Makes the call. Other Python threads run meanwhile if that is worth the cost.
+// Makes the call, and lets other Python threads run meanwhile if that is worth the cost.
 template <class F>
 auto released(int64_t size, F&& call) {
   MaybeReleaseGil gil(large(size));
@@ -245,7 +245,7 @@ void bind(py::module_& m) {
     return nullptr;
   };
 
-  // Each function has two overloads: looking up a keyword takes as long as making a small array.
+  // Two overloads each, because looking up a keyword takes as long as making a small array.
   m.def("empty", [](py::handle shape, py::handle dtype) { return needle::empty(shape, dtype, 0); });
   m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device"));
   m.def("as_strided", &needle::as_strided);

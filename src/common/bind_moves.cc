@@ -26,7 +26,7 @@ std::optional<int64_t> number(PyObject* o) {
   return value;
 }
 
-// Returns a tuple or list of plain ints, which may be nested once, or one plain int.
+// Returns one plain int, or the ints of a tuple or list, which may be alone in a tuple.
 std::optional<Dims> numbers(PyObject* o) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) == 1) {
     PyObject* only = PyTuple_GET_ITEM(o, 0);

@@ -1,4 +1,4 @@
-// Allocation of buffers and scratch memory: the interface that each device's blocks.cc defines.
+// Allocation of buffers and scratch memory: the interface that each device's blocks.cc implements.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ void release_foreign(std::function<void()> release, int device, void* stream) no
 void empty_cache(int device) noexcept;
 // Returns the bytes in kept blocks.
 int64_t memory_cached(int device);
-// Returns the reason for a failed allocation; it follows a text that says how much was requested.
+// Returns the reason for a failed allocation. The message before it says how much was requested.
 const char* out_of_memory_note(int device);
 
 }  // namespace needle

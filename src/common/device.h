@@ -51,7 +51,7 @@ struct Positions {
   int64_t extent = 0;
 };
 
-// An array as rows of its last axis, copied unless its strides are a matrix's.
+// An array as a matrix whose rows run along the last axis; a copy unless the strides allow a view.
 struct Matrix {
   View view;
   int64_t rows, columns, step;
@@ -78,7 +78,7 @@ namespace device {
 
 // The number of devices.
 int count();
-// Whether a copy to the host also waits for other work, so that other Python threads should run.
+// Whether a copy to the host also waits for other work; other Python threads should then run.
 bool waits();
 // The host, as the device of buffers that wrap its memory.
 int host_index();
@@ -133,7 +133,7 @@ void batch_norm_grad(const Matrix& grad, const Matrix& x, const View& weight, co
 void lstm_gates(const View& sums, const View& cell, const View& h, const View& c);
 void lstm_gates_grad(const View& sums, const View& cell, const View& next, const View* grad_h,
                      const View* grad_c, const View& to_sums, const View& to_cell);
-// sums = input + from_state, and its gates.
+// sums = input + from_state, followed by the gates of lstm_gates.
 void lstm_step(const View& input, const View& from_state, const View& cell, const View& sums,
                const View& h, const View& c);
 // to_h += grad_h, to_c += grad_c; then computes the gradients of the step from both.

@@ -56,7 +56,7 @@ NEEDLE_FN(square) {
     return wrap_mul(x, x);
 }
 
-// pow(x, 0.5) equals sqrt(x) except at -inf (inf) and -0 (0).
+// pow(x, 0.5) equals sqrt(x), except that it is inf at -inf, and 0 at -0.
 NEEDLE_FN(half_power) {
   if constexpr (!Kind<C>::floating)
     return x;

@@ -221,7 +221,7 @@ LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
     to_h = matmul(step_of(to_sums, s), transposed(w));
     to_c = to_before;
   }
-  // The weight multiplied the state before each step, so one matmul serves all steps.
+  // Each step multiplied the state before it by the weight, so one matmul sums over all steps.
   const View earlier = View::empty(t, states, h.device());
   copy(h, step_of(earlier, 0));
   for (int64_t s = 1; s < steps; ++s) copy(step_of(made.hidden, s - 1), step_of(earlier, s));

@@ -52,7 +52,7 @@ View matmul(const View& a, const View& b) {
   g.b = b.data();
   g.c = out.data();
 
-  // One right-hand matrix for the whole batch, and evenly spaced rows: one matmul.
+  // With one right-hand matrix for the batch, and evenly spaced rows in a, one matmul suffices.
   Loop<1> rows(leading_dims(a.shape(), 1), {leading_dims(a.strides(), 1)});
   if (checked_size(batch_b, 1) == 1 && rows.ndim == 1 && batch == batch_a) {
     g.m = rows.total;

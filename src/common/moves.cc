@@ -9,8 +9,8 @@ namespace nd {
 
 namespace {
 
-// Returns the strides of x's elements under a shape with as many elements; nothing if no strides
-// express it. There is at least one element.
+// Returns strides that give x's elements another shape of equal size, or nothing if no strides can.
+// x must have at least one element.
 std::optional<Dims> reshaped(const View& x, const Dims& shape) {
   Dims extents, steps, strides;
   for (int i = 0; i < x.ndim(); ++i) {

@@ -1,5 +1,5 @@
-// Functions over views that one Python call needs as a whole: other views of the same memory, and
-// chains of kernels whose parts are too short to be called one by one.
+// Functions over views, each for one call from Python: other views of the same memory, and chains
+// of kernels that are too short to be called one by one.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Reads elements from, or writes them to, their own positions along one axis.
+// Reads or writes elements, each at its own position along one axis.
 #define NEEDLE_ISA along
 #include "common/functors.h"
 
@@ -169,7 +169,7 @@ void put_along(const View& to, const View& index, const View& from, int64_t axis
   const Loop<3> rest(
       with(index.shape(), axis, 1),
       {with(index.strides(), axis, 0), with(to.strides(), axis, 0), with(from.strides(), axis, 0)});
-  // Work on rows of neighbouring lines if a line's elements are further apart than such lines.
+  // Work on rows of neighbouring lines if these are closer together than the elements of a line.
   const bool rows = rest.shape[rest.ndim - 1] >= 8 && std::abs(sf) > std::abs(rest.inner(2));
   std::atomic<bool> outside{false};
   auto typed = [&](auto type, auto index_type, auto put) {

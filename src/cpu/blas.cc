@@ -27,7 +27,7 @@ Dgemm g_dgemm = nullptr;
 std::string g_status = "not loaded";
 GemmChoice g_choice = GemmChoice::automatic;
 
-// Sets a variable while the library is being loaded, unless the user has set it.
+// Sets an environment variable while the library is loaded, unless the user has set it.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) {

@@ -8,7 +8,7 @@ namespace needle {
 enum class GemmChoice { automatic, own, blas };
 
 // Reads NEEDLE_GEMM and loads the library if it will be used. Called at import, while no kernel
-// runs, because the library reads an environment that is changed for it and then restored.
+// runs, because environment variables are changed while the library loads.
 void init_blas();
 GemmChoice gemm_choice();
 bool blas_loaded();

@@ -1,7 +1,7 @@
 // Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients. They are
-// matmuls over (pixels, taps and channels, outputs). Their register tiles read the image itself, so
-// no matrix of windows is made. A thread copies its part of the image only if there is padding, or
-// if channels are not contiguous.
+// matmuls whose axes are pixels, taps with channels, and outputs. Their register tiles read the
+// image itself, so no matrix of windows is made. A thread copies its part of the image only if
+// there is padding, or if channels are not contiguous.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -243,8 +243,8 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
       // Rows of the result, and the windows that reach them, numbered without padding.
       const int64_t y0 = p.y.size * (part % strips) / strips;
       const int64_t y1 = p.y.size * (part % strips + 1) / strips;
-      // `before`: the last start of a window that ends before y0. A unit of several images has all
-      // of their windows.
+      // `before`: the last start of a window that ends before y0. A unit of several images contains
+      // all of their windows.
       const int64_t before = strips == 1 ? -1 : y0 - p.y.low - reach;
       const int64_t first = before < 0 ? 0 : before / p.y.stride + 1;
       const int64_t after = ceil_div(std::max<int64_t>(y1 - p.y.low, 0), p.y.stride);
@@ -325,7 +325,7 @@ void conv2d_weight(const Plan& p, const View& x, const View& grad, bool whole, c
   const Runs runs(p, layout);
   const int64_t tiles = ceil_div(runs.length, mr);  // tiles per run
   const int64_t o = p.o;
-  // Row k of the weight matrix is tap and channel k of the trimmed kernel.
+  // Row k of the weight matrix is the k-th pair of tap and channel in the trimmed kernel.
   View target(out.buffer(), p.dtype, Plan::dims(p.y.taps, p.x.taps, p.c, p.o), out.strides(),
               p.y.first * out.strides()[0] + p.x.first * out.strides()[1]);
   View trimmed = whole ? target : View::empty(p.dtype, target.shape(), 0);

@@ -14,11 +14,11 @@ namespace device {
 
 namespace {
 
-constexpr int64_t kChunk = 32768;  // elements per chunk of a sum, for any number of threads
+constexpr int64_t kChunk = 32768;  // elements per chunk of a sum, whatever the number of threads
 constexpr int64_t kMaxChunks = 64;
-constexpr int64_t kGateGrain = 2048;  // LSTM cells from which threads pay off
+constexpr int64_t kGateGrain = 2048;  // threads pay off from this many LSTM cells on
 
-// The number of samples of an LSTM with `hidden` cells that are worth a thread.
+// The number of samples that are worth a thread, in an LSTM with `hidden` cells.
 int64_t gate_grain(int64_t hidden) { return ceil_div(kGateGrain, std::max<int64_t>(hidden, 1)); }
 
 const LayerKernels& kernels_of(DType t) { return kernels().layers[static_cast<int>(t)]; }

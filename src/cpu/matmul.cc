@@ -126,7 +126,7 @@ void gemm_row(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
 void gemm_packed(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
-  // Use smaller units if there would not be work for all threads.
+  // Use smaller units if there would otherwise be too few for all threads.
   const int64_t wanted = 4 * num_threads();
   const int64_t unit_columns =
       std::clamp<int64_t>(row_panels * column_panels / wanted / kRowPanels, 1, kColumnPanels);

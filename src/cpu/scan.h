@@ -1,5 +1,5 @@
 // Scans, sorts and weighted sums along one axis, for numbers in their compute dtype; random
-// numbers; and norms of groups.
+// numbers; and group norms.
 #pragma once
 
 #include <utility>
@@ -26,14 +26,14 @@ std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
 // int64 (2,): the key, and the number of the first block.
 View philox(const View& state, int64_t count, bool wide);
 // Cuts x's channels, along `axis`, into `groups` of adjacent channels. Normalises each group of a
-// sample (the axes before `axis`), times weight plus bias (channels,).
+// sample (axes before `axis`), then multiplies by weight and adds bias (each (channels,)).
 View group_norm(const View& x, const View& weight, const View& bias, int axis, int64_t groups,
                 double eps);
 // The gradients for x, weight and bias (in this order) from the gradient for group_norm's result.
 Normalized group_norm_grad(const View& grad, const View& x, const View& weight, int axis,
                            int64_t groups, double eps);
-// For each value, the first position (the last if `right`) before which it belongs in the sorted x
-// (n,), or (..., n) for values with the same axes before the last.
+// For each value, the first position (the last if `right`) at which it can be inserted into the
+// sorted x. x is (n,), or (..., n) if the values have the same axes before their last.
 View searchsorted(const View& x, const View& values, bool right);
 
 }  // namespace needle

@@ -15,7 +15,7 @@ using Unsigned =
     std::conditional_t<kBytes == 1, uint8_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>;
 
 // Returns an unsigned key with the order of the values: the bits of a float below 0 grow with its
-// magnitude. Both zeros have the same key, and all NaN the largest.
+// magnitude. Both zeros have the same key, and all NaNs have the largest.
 template <class T>
 Unsigned<sizeof(T)> key_of(T value, bool descending) {
   using K = Unsigned<sizeof(T)>;

@@ -5,7 +5,7 @@
 namespace needle {
 namespace cuda {
 
-// Pack number i of an operand: its elements there, or copies of its single value.
+// The i-th pack of an operand: its elements, or copies of its single value.
 template <class S, int N>
 NEEDLE_HD Pack<S, N> pack_at(const S* p, S value, int64_t i) {
   if (p != nullptr) return reinterpret_cast<const Pack<S, N>*>(p)[i];

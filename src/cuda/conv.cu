@@ -25,8 +25,8 @@ struct Strides {
   int64_t image, row, column, channel;
 };
 
-// columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on, with zeros in
-// the padding. I is the index type for `columns` and for pixels; 32-bit integers divide faster.
+// Writes columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on, or 0 for
+// padding. I is the index type for `columns` and for pixels; 32-bit integers divide faster.
 template <class S, class I>
 __global__ void __launch_bounds__(kThreads)
     windows_kernel(Window y, Window x, int64_t channels, Strides at, const S* image, int64_t first,

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads) copy_strided(Layout<2> layout, const
 
 constexpr int kTile = 32, kTileRows = 8;
 
-// If the last axis is x's slowest and out's fastest, or the other way round, tiles go through
-// shared memory, so that both reads and writes are coalesced.
+// x is contiguous along its columns, out along its rows. Tiles go through shared memory, so that
+// both reads and writes are coalesced.
 template <class S>
 __global__ void __launch_bounds__(kTile* kTileRows)
     copy_transposed(const S* x, S* out, int64_t rows, int64_t columns, int64_t x_column,

@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
     int64_t j = i / rest.total;
     const int64_t where = sorted[j];
-    // One thread handles this position, and others skip it: the thread with its last place, which
-    // wins (Put::set), or with its first place, from which it goes through all places.
+    // One thread handles each position. For Put::set it has the position's last place, which wins;
+    // otherwise it has the first place and goes through all of them.
     const int64_t neighbour = kHow == Put::set ? j + 1 : j - 1;
     if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
     int64_t at[2], read[1];

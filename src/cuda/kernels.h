@@ -28,7 +28,7 @@ constexpr int kThreads = 256;
 template <int N>
 struct Layout {
   int ndim;
-  bool few;  // whether 32-bit integers can number all elements; they divide faster
+  bool few;  // whether 32-bit integers, which divide faster, can number all elements
   int64_t total;
   int64_t shape[kMaxDims];
   int64_t strides[N][kMaxDims];

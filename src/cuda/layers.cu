@@ -4,7 +4,7 @@
 namespace needle {
 namespace cuda {
 
-constexpr int kColumns = 32, kRows = 8;  // per block that sums columns
+constexpr int kColumns = 32, kRows = 8;  // the threads of a block of column_sums
 constexpr int64_t kMaxChunks = 256;
 
 // An array as rows of n adjacent elements, `step` apart; null means no array.
@@ -19,7 +19,8 @@ struct Rows {
 // The terms to sum over the rows, in double.
 enum class Sum { plain, squares, products };
 
-// sums[chunk][which][column] over the chunk's rows: x; or (x - mean)^2; or g, and g (x - mean).
+// sums[chunk][which][column] is the sum over the chunk's rows of x (plain), of (x - mean)^2
+// (squares), or of g and of g (x - mean) (products).
 template <class T, class M, Sum kSum>
 __global__ void __launch_bounds__(kColumns* kRows)
     column_sums(Rows<T> g, Rows<T> x, const M* mean, int64_t rows, int64_t n, double* sums) {
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With x' = (x - mean) r: the gradients of weight and bias, and the rows a, b, c such that
+// Computes, for x' = (x - mean) r, the gradients for weight and bias, and rows a, b, c such that
 // w r (g - mean(g) - x' mean(g x')) = a (g - c) + b (x - mean).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // out = a (g - c) + b (x - mean), where a, b, c and mean are rows; b (x - mean) + c if there is no
-// g. Subtracting first avoids rounding errors of parts that cancel.
+// g. Subtracting first avoids cancellation between large terms.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     affine(Rows<T> g, const T* a, Rows<T> x, const T* mean, const T* b, const T* c, int64_t rows,
@@ -129,7 +130,7 @@ struct Chunks {
   }
 };
 
-// The LSTM's gates of one cell; its four sums (i, f, g, o) are n elements apart.
+// The gates of one LSTM cell, whose four sums (i, f, g, o) are n elements apart.
 template <class T>
 struct Gates {
   T i, f, g, o;

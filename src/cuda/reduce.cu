@@ -25,7 +25,7 @@ struct Fold {
   NEEDLE_HD static R finish(Acc a) { return Io<R>::store(for_store<R>(a)); }
 };
 
-// Maxima and minima start from an element, because taking it twice changes nothing.
+// Maxima and minima start from the first element; taking it again changes nothing.
 template <class Op, class S>
 struct Select {
   using Acc = typename Io<S>::C;
@@ -68,8 +68,8 @@ struct Arg {
   NEEDLE_HD static int64_t finish(Acc a) { return a.at; }
 };
 
-// The assignment of a block's threads: `outputs` times `reducers` threads, adjacent along the
-// outputs (`columns`) or along the reduction axis.
+// How a block's threads share its work: `reducers` threads for each of `outputs` outputs. Adjacent
+// threads have adjacent outputs if `columns`, else adjacent terms of one output.
 struct Shares {
   int outputs, reducers;
   bool columns;

@@ -60,7 +60,7 @@ Stream* set_current_stream(int device, Stream* stream);
 // Returns another library's stream, by its DLPack number.
 cudaStream_t foreign_stream(int64_t number);
 
-// Orders future work on `waiting` after the current work on `other`. A default stream's handle
+// Orders future work on `waiting` after the work so far on `other`. A default stream's handle
 // means the default stream of the current device, so each stream comes with its device.
 void wait_for(const Stream& waiting, const Stream& other);
 

@@ -84,7 +84,7 @@ View transfer(const View& v, int device) {
   work.check(cudaMemcpyPeerAsync(out.data(), device, from.data(), v.device(),
                                  static_cast<size_t>(out.size() * itemsize(v.dtype())),
                                  work.stream()));
-  // The source's next stream must be of its own device, because freed memory is kept by stream.
+  // The source goes back to a stream of its own device, because freed memory is kept by stream.
   Stream* own = current_stream(v.device());
   wait_for(*own, {device, work.stream()});
   from.buffer()->stream().store(own);

@@ -289,7 +289,7 @@ def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
     text = " ".join("".join(outline(report.write(result, tmp_path)).text).split())
     assert "Not timed: there is no GPU" in text and "not timed" in text
     assert (
-        "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
+        "Found no idle lanes, uncoalesced accesses, bank conflicts or loads of unset memory."
         in text
     )
     if shutil.which("nvcc"):

@@ -186,7 +186,7 @@ def test_an_error_names_the_module():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 4)).eval()
     with pytest.raises(ShapeError, match="8 and 4"):
         trace(model, X, dims={0: {0: N}})
-    with pytest.raises(TraceError, match=r"module 'modules\.0' asks for whether n == 8"):
+    with pytest.raises(TraceError, match=r"module 'modules\.0' needs to know whether n == 8"):
         trace(model, X, dims={0: {1: N}})
 
 

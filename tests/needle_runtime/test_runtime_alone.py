@@ -208,7 +208,7 @@ def test_a_version_that_is_not_told_is_said(exported, monkeypatch):
     found = versions.installed
     monkeypatch.setattr(versions, "installed", lambda n: None if "ffi" in n else found(n))
     with pytest.raises(
-        ArtifactError, match=r"built with tvm_ffi [\d.a-z]+; here it is missing, or"
+        ArtifactError, match=r"built with tvm_ffi [\d.a-z]+, which is not installed here or"
     ):
         Artifact.open(exported / "float32").check_versions()
 

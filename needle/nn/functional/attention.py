@@ -24,7 +24,8 @@ def causal_mask(
 ) -> NDArray:
     """Return a mask (queries, keys): 0 where a query sees a key, dtype's minimum for later keys.
 
-    With `to_last`, the last query sees all keys. Otherwise, the first query sees only the first.
+    With `to_last`, the last query sees all keys. Otherwise, the first query sees only the first
+    key.
     """
     lowest = float(finfo(dtype).min)
     behind = keys - queries if to_last else 0
@@ -166,7 +167,7 @@ def rotary_embedding(
 ) -> Tensor:
     """Return x (..., length, features) with pairs of its first `dim` features (None: all) rotated
     by the angle position / base ** (2 i / dim) (Su et al. 2021). Pair i is (i, i + dim / 2) or, if
-    `traditional`, (2 i, 2 i + 1). Positions count from `offset`. Raises ShapeError if x has fewer
+    `traditional`, (2 i, 2 i + 1). The first position is `offset`. Raises ShapeError if x has fewer
     than two axes, and ValueError for a dim that is odd or above the number of features."""
     if x.ndim < 2:
         raise ShapeError(f"rotary_embedding: x has shape {x.shape}, not (..., length, features)")

@@ -108,8 +108,8 @@ def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
 
 def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     """Return x. If `training`, first set each element to SELU's least value with probability `p`,
-    then scale and shift all elements so that a mean of 0 and a variance of 1 are kept (Klambauer et
-    al. 2017). Raises ValueError for a p outside [0, 1)."""
+    then scale and shift all elements so that a mean of 0 and a variance of 1 are preserved
+    (Klambauer et al. 2017). Raises ValueError for a p outside [0, 1)."""
     return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
 
 
@@ -200,8 +200,9 @@ def check_dense(owner: str, sparse: bool) -> None:
 
 
 def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
-    """Scale down those rows of `weight` named in `index` whose norm is above max_norm. The weight
-    gets new memory, because earlier lookups may still need the old values for their gradients."""
+    """Scale down the rows of `weight` that `index` selects and whose norm is above max_norm. The
+    weight gets new memory, because earlier lookups may still need the old values for their
+    gradients."""
     named = np.unique(index.numpy())
     with no_grad():
         rows = ops.embedding(make_const(named, weight.device), weight)

@@ -104,8 +104,8 @@ def _conv_last(
 def _padded(
     x: Tensor, padding: str, kernel: Any, stride: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return x (N, H, W, C), padded if the `padding` "same" or "valid" is not symmetric, and the
-    symmetric padding that the convolution still has to add."""
+    """Resolve the `padding` "same" or "valid". Return x (N, H, W, C), already padded if the padding
+    is not symmetric, and the symmetric padding that is left to the convolution."""
     sides = same_padding("conv2d", padding, kernel, stride, dilation)
     if all(low == high for low, high in sides):
         return x, (sides[0][0], sides[1][0])
@@ -115,7 +115,7 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """Return the widths (before, after) for each axis for `padding` "valid" or "same". Raises
+    """Return the widths (before, after) of each axis for the `padding` "valid" or "same". Raises
     ValueError for any other string, and for "same" with a stride above 1."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
@@ -125,7 +125,7 @@ def same_padding(
         raise ValueError(f"{owner}: padding 'same' needs stride 1, not {stride}")
     dilations = numbers(owner, "dilation", dilation, len(kernel))
     total = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
-    return [(n // 2, n - n // 2) for n in total]  # if odd, one more at the end, as in PyTorch
+    return [(n // 2, n - n // 2) for n in total]  # an odd total pads the end more, as in PyTorch
 
 
 def conv_transpose1d(

@@ -33,13 +33,13 @@ def ctc_loss(
     targets after repetitions are merged and the class `blank` is removed (Graves et al. 2006; the
     forward recursion works with logarithms).
 
-    log_probs is (steps, N, classes). targets are class numbers (N, S), of which the first
-    target_lengths (N,) in each row count. targets may also be the concatenation of all targets (sum
-    of target_lengths,); the values of target_lengths must then be known (raises TraceError
-    otherwise). Without N, log_probs is (steps, classes), and targets (S,). The `reduction` "mean"
-    first divides each loss by the length of its target. Targets that no path spells give inf, or 0
-    with `zero_infinity`. The gradient is exact for any log_probs; PyTorch's is exact only if
-    log_probs come from a log_softmax. Raises ShapeError for shapes that do not fit.
+    log_probs is (steps, N, classes). targets (N, S) are class numbers; in each row, the first
+    target_lengths (N,) count. targets may also be the concatenation of all targets (sum of
+    target_lengths,); the values of target_lengths must then be known (raises TraceError otherwise).
+    Without a batch, log_probs is (steps, classes) and targets is (S,). The `reduction` "mean" first
+    divides each loss by the length of its target. Targets that no path spells give inf, or 0 with
+    `zero_infinity`. The gradient is exact for any log_probs; PyTorch's is exact only if log_probs
+    come from a log_softmax. Raises ShapeError for shapes that do not fit.
     """
     check_reduction("ctc_loss", reduction)
     is_single = log_probs.ndim == 2

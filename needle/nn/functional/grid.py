@@ -38,9 +38,9 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """Return x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
-    x (N, C, D, H, W) at the points of grid (N, planes, rows, columns, 3): (N, C, planes, rows,
-    columns).
+    """Return x (N, C, H, W) sampled at the points of grid (N, rows, columns, 2): (N, C, rows,
+    columns). For x (N, C, D, H, W) and grid (N, planes, rows, columns, 3), the result is (N, C,
+    planes, rows, columns).
 
     A point is (column, row) or (column, row, plane), each from -1 to 1. With `align_corners`, -1
     and 1 are the centres of the outermost elements, otherwise their outer edges. `mode` is
@@ -155,8 +155,8 @@ Tap = tuple[Tensor, Tensor | None]  # an element's position along an axis, and i
 
 
 def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> list[Tap]:
-    """Return the positions and weights of the elements, along an axis of extent n, whose weighted
-    sum is the value at each point. Positions may lie outside the axis."""
+    """Return positions and weights along an axis of extent n. The weighted sum of the elements at
+    these positions is the value at each point. Positions may lie outside the axis."""
     place = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
         low = ops.floor(place)
@@ -182,7 +182,7 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
         extra = ops.fmod(far, span)
         is_even = ops.remainder(ops.floor(far / span), 2) == 0
         place = ops.where(is_even, extra, span - extra) + low
-    # `where` is used and not `minimum` and `maximum`, so that NaN becomes 0 and the gradient at a
+    # Use `where` instead of `minimum` and `maximum`, so that NaN becomes 0 and the gradient at a
     # border is 0, as in PyTorch.
     return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
 
@@ -201,7 +201,7 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
         for (place, share), n in zip(corner, size, strict=True):
             inside = (place >= 0) & (place <= n - 1)
             is_inside = inside if is_inside is None else is_inside & inside
-            index = index * n + ops.where(inside, place, 0).astype(kind)  # inside: not NaN
+            index = index * n + ops.where(inside, place, 0).astype(kind)  # 0 for NaN too
             if share is not None:
                 weight = share if weight is None else weight * share
         indices.append(ops.where(is_inside, index, -1))

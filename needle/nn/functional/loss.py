@@ -181,8 +181,8 @@ def _picked(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Which rows count: the class numbers (0 for ignored rows), a mask of the rows to keep, the
-    weight of each row (None: 1) and, while tracing, a mask of the class numbers in range."""
+    """The rows that count, as the class numbers (0 for ignored rows), a mask of the rows to keep,
+    the weight of each row (None: 1) and, while tracing, a mask of the class numbers in range."""
 
     index: Tensor
     kept: Tensor

@@ -152,7 +152,7 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """Return (log(var) + (x - y) ** 2 / var) / 2, for values y with mean x and variance `var`.
     `var` is a number or a tensor of x's shape, whose last axis may be missing or have extent 1. A
-    variance below `eps` counts as eps, also in its gradient. `full` adds log(2 pi) / 2.
+    variance below `eps` counts as eps, in the gradient too. `full` adds log(2 pi) / 2.
 
     Raises ShapeError for a var of another shape, and ValueError for a negative var and for an eps
     that is not above 0.

@@ -1,5 +1,5 @@
-"""PyTorch's `pad`, which extends the last axes with a value or with elements of the input, or
-cuts."""
+"""PyTorch's `pad`, which extends the last axes with a value or with elements of the input, or cuts
+them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
 
 
 def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """Cut -width elements off each end of x that has a negative width."""
+    """At each end of x that has a negative width, cut off -width elements."""
     if all(low >= 0 and high >= 0 for low, high in sides):
         return x
     cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]

@@ -51,8 +51,8 @@ def max_pool2d(
     """Return the largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
-    With `ceil_mode`, windows at the end that are only partly filled count too. `return_indices`
-    adds a second result: the int64 positions of the largest elements in each flattened (H, W).
+    With `ceil_mode`, partly filled windows at the end count too. `return_indices` adds a second
+    result: the int64 positions of the largest elements in each flattened (H, W).
 
     >>> F.max_pool2d(ndl.reshape(ndl.arange(4.0), (1, 1, 2, 2)), 2).item()
     3.0
@@ -103,7 +103,7 @@ def avg_pool2d(
 
     kernel_size, stride, padding and ceil_mode are as in `max_pool2d`. Padding counts as zeros or,
     if `count_include_pad` is False, does not count. `divisor_override` replaces the number of
-    elements as the divisor of the sums.
+    elements by which a sum is divided.
     """
     windows = _windows("avg_pool2d", 2, kernel_size, stride, padding)
     return _avg_pool("avg_pool2d", x, windows, ceil_mode, count_include_pad, divisor_override)
@@ -173,7 +173,7 @@ def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
     ):
         reach = d * (k - 1) + 1
         last = -(-(n + 2 * p - reach) // s)
-        if s + p > reach and last * s >= n + p:  # else no window begins so late
+        if s + p > reach and last * s >= n + p:  # otherwise no window begins that late
             after.append((0, 0))
         else:
             after.append((0, last * s + reach - (n + 2 * p)))

@@ -49,9 +49,9 @@ def interpolate(
     -0.5), widens the filter if an axis shrinks.
 
     Raises ShapeError for other numbers of axes, TypeError for integers unless the mode is nearest
-    or nearest-exact, and ValueError for unknown modes and invalid sizes. A symbolic extent supports
-    a size, or a scale_factor that is an integer or an integer divided by a power of 2, but not
-    antialias or the mode area.
+    or nearest-exact, and ValueError for unknown modes and invalid sizes. An axis of symbolic extent
+    can be resized to a size, or by a scale_factor that is an integer divided by a power of 2, such
+    as 2 or 1.5. It supports neither antialias nor the mode area.
     """
     check_tensors("interpolate", x=x)
     axes = x.ndim - 2
@@ -88,8 +88,8 @@ def resized(
             return _repeated(x, repeats)
     axes = list(zip(range(2, x.ndim), sizes, factors, strict=True))
     if not is_symbolic((*x.shape[2:], *sizes)):
-        # Resize the axis that shrinks most first, because that leaves the least work; among equals,
-        # the last axis first, because it is contiguous.
+        # Begin with the axis that shrinks most, because that leaves the least work; of equal ones,
+        # with the last, because it is contiguous.
         axes.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
     kind = Filter(mode in ("bicubic", "cubic"), align_corners, antialias)
     for axis, m, factor in axes:
@@ -126,7 +126,9 @@ def _sizes(
     values = list(given) if isinstance(given, (tuple, list)) else [given] * axes
     values = [v.item() if isinstance(v, np.generic) else v for v in values]
     if len(values) != axes:
-        raise ValueError(f"interpolate: {what} {given!r} must be one number or {axes}")
+        raise ValueError(
+            f"interpolate: {what} {given!r} must be one number, or a sequence of {axes} numbers"
+        )
     if scale_factor is None:
         return [count("interpolate", "size", n) for n in values], [None] * axes
     new = []
@@ -146,8 +148,8 @@ def _scaled(n: int, factor: float) -> int:
     over, under = float(factor).as_integer_ratio()
     if under > 64:
         raise TraceError(
-            f"interpolate: the symbolic extent {n} needs a scale_factor like 2 or 1.5, an integer "
-            f"or an integer divided by a power of 2, not {factor}"
+            f"interpolate: with the symbolic extent {n}, scale_factor must be an integer divided "
+            f"by a power of 2 (like 2 or 1.5), but it is {factor}"
         )
     return n * over // under
 
@@ -208,8 +210,8 @@ class Filter:
         return _number(over, device) / ops.maximum(_number(under, device), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
-        """Return a list of (positions, weights) of the old elements from which the new elements
-        `at` are computed. `xp` is NumPy or needle.ops."""
+        """Return the positions and the weights of the old elements from which the new elements `at`
+        are computed, as a list of pairs. `xp` is NumPy or needle.ops."""
         centre = at * ratio if self.align_corners else (at + 0.5) * ratio - 0.5
         if not self.is_cubic:
             centre = xp.minimum(xp.maximum(centre, 0), n - 1)
@@ -223,8 +225,8 @@ class Filter:
         ]
 
     def table(self, n: int, m: int, factor: float | None) -> tuple[Any, Any]:
-        """Return (positions, weights), each (taps, m), of the old elements, n in all, from which
-        the m new elements are computed."""
+        """Return the positions and the weights, each (taps, m), with which the m new elements are
+        computed from the n old ones."""
         ratio = self.ratio(n, m, factor)
         if self.antialias:
             return _wide_taps(n, m, ratio, self.is_cubic)
@@ -238,9 +240,9 @@ def _number(n: Any, device: Device | None) -> Tensor:
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
-    """Return (positions, weights), each (taps, m), of the old elements, n in all, from which an
-    antialiasing filter computes m new elements. If `ratio`, the distance between new elements, is
-    above 1, the filter is that many times wider. Positions that it does not reach have weight 0."""
+    """Return the positions and the weights, each (taps, m), with which an antialiasing filter
+    computes m new elements from n old ones. If `ratio`, the distance between new elements, is above
+    1, the filter is that many times wider. Positions outside the filter have weight 0."""
     wide = max(ratio, 1.0)
     reach = (2 if is_cubic else 1) * wide
     centre = (np.arange(m) + 0.5) * ratio
@@ -286,8 +288,8 @@ def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -
 def _tables(
     kind: Filter, n: int, m: int, factor: float | None, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """Return the positions and weights that Resample takes, to resize n elements to m and for the
-    transpose."""
+    """Return the tables with which Resample resizes n elements to m: positions and weights, and
+    those of the transposed operation."""
     return resample_tables(*kind.table(n, m, factor), n, dtype, device)
 
 
@@ -304,7 +306,8 @@ def resample_tables(
 
 
 def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
-    """Return the new elements that use each of the n old elements, and their weights."""
+    """For each of the n old elements, return the new elements that use it, and its weights in
+    them."""
     order = np.argsort(places, axis=None, kind="stable")
     place = places.ravel()[order]
     number = np.arange(place.size) - np.searchsorted(place, place)  # index among the place's uses

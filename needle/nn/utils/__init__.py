@@ -34,10 +34,10 @@ def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
     """Return the joint norm of all elements of `tensors`: (sum of |x| ** norm_type) ** (1 /
-    norm_type), or the largest |x| for inf, in float64. The norm of no elements is 0.
+    norm_type), or the largest |x| for inf, in float64. Without elements, the norm is 0.
 
-    Raises ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a
-    norm that is infinite or NaN (a TraceError while tracing).
+    Raises ValueError unless norm_type is above 0. With `error_if_nonfinite`, raises RuntimeError if
+    the norm is infinite or NaN, or TraceError while tracing, because the norm is not known then.
     """
     return _total_norm("get_total_norm", _listed(tensors), norm_type, error_if_nonfinite)
 
@@ -77,7 +77,7 @@ def clip_norm(
         scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
         if state.trace is not None or not scale.item() >= 1:
             for parameter, grad in learned:
-                # A new tensor, because gradients of several parameters may share one.
+                # A new tensor, because several parameters may share one gradient.
                 factor = scale.to(grad.device, compute_dtype(grad.dtype))
                 parameter.grad = ops.cast(grad * factor, grad.dtype)
     return total

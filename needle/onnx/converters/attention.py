@@ -157,7 +157,7 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
     return ops.moveaxis(moved, 1, axis)
 
 
-# The operators that `guards` inserts around the softmax of attention exported by PyTorch
+# The operators that `guards` inserts into attention exported by PyTorch
 
 
 @converter("Finite", domain=DOMAIN)

@@ -1,4 +1,4 @@
-"""The converter of BitCast, which reads the same bits as another dtype of the same width."""
+"""The converter of BitCast, which reinterprets bits as another dtype of the same width."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _pad(node: Node, x: Tensor, pads: list[Any], value: Any) -> Tensor:
 
 
 def _reflected(at: np.ndarray, n: int) -> np.ndarray:
-    """Reflect positions outside 0..n - 1 at both ends, repeatedly; the end elements are not
+    """Reflect positions outside 0..n - 1 at the ends, as often as needed. The end elements are not
     repeated."""
     if n == 1:
         return np.zeros_like(at)
@@ -85,7 +85,7 @@ def _wrapped(at: np.ndarray, n: int) -> np.ndarray:
 
 
 def _extended(node: Node, x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor:
-    """Pad x with slices of its own ends, along an axis of open size."""
+    """Pad x with slices of its own ends, along an axis of symbolic size."""
     if any(isinstance(n, Expression) or n < 0 for n in (low, high)):
         raise node.unsupported(f"widths {low} and {high} along an axis of open size")
     n: Any = x.shape[axis]

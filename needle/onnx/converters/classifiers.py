@@ -14,7 +14,7 @@ from ..registry import converter
 from .ml import floats, row, transformed
 
 _ML = "ai.onnx.ml"
-_MOST_PROBABLE = 10  # most classes with probabilities, which take several hundred operations
+_MOST_PROBABLE = 10  # largest number of classes with probabilities, which take several hundred ops
 _PROBABLE_STEPS = 8
 
 Pairs = list[tuple[int, int]]
@@ -22,8 +22,8 @@ Pairs = list[tuple[int, int]]
 
 @converter("ZipMap", domain=_ML)
 def zip_map(node: Node, data: Value) -> Tensor:
-    """Return the scores themselves, because needle has no maps. The columns are the classes in
-    order."""
+    """Return the scores themselves, because needle has no maps. The columns are in the order of the
+    classes."""
     return tensor(data)
 
 
@@ -57,14 +57,15 @@ def _labels(node: Node) -> np.ndarray:
 
 
 def _sign(score: Tensor, labels: np.ndarray) -> Tensor:
-    """Return the second of two labels for each row whose score (rows, 1) is above 0, else the
+    """Return, for each row, the second of two labels if the `score` (rows, 1) is above 0, else the
     first."""
     return ops.take(make_const(labels), ops.cast(ops.greater(score, 0.0)[:, 0], "int64"), 0)
 
 
 def _both(node: Node, score: Tensor, is_probable: bool) -> Tensor:
-    """Return the scores of both classes from the score (rows, 1) of the second. LOGISTIC turns it
-    into a probability; otherwise it is one if `is_probable`, as in ONNX Runtime."""
+    """Return the scores of both classes from the score (rows, 1) of the second. LOGISTIC turns that
+    score into a probability; otherwise `is_probable` says whether it is treated as one, as in ONNX
+    Runtime."""
     kind = node.text("post_transform", "NONE")
     if kind == "PROBIT":
         raise node.unsupported("PROBIT of one score for two classes")
@@ -90,7 +91,8 @@ def svm_regressor(node: Node, data: Value) -> Tensor:
 
 
 def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
-    """Return the kernel function (rows, count) of each row and each of `count` support vectors."""
+    """Return the value (rows, count) of the kernel function for each row and each of `count`
+    support vectors."""
     vectors = np.array(node.numbers("support_vectors"), "float32")
     if x.ndim != 2 or len(vectors) != count * x.shape[1]:
         raise node.invalid(
@@ -99,7 +101,7 @@ def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
     kind = node.text("kernel_type", "LINEAR")
     gamma, shift, degree = node.numbers("kernel_params", (0.0, 0.0, 0.0))[:3]
     vectors = vectors.reshape(count, -1)
-    if kind == "RBF":  # from differences, because the expanded square would cancel
+    if kind == "RBF":  # from differences, to avoid the cancellation in the expanded square
         apart = ops.subtract(ops.unsqueeze(x, 1), make_const(vectors[None]))
         return ops.exp(ops.mul_scalar(ops.sum(ops.multiply(apart, apart), 2), -gamma))
     products = ops.matmul(x, make_const(np.ascontiguousarray(vectors.T)))
@@ -115,9 +117,9 @@ def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
 
 @converter("SVMClassifier", domain=_ML)
 def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
-    """Return the label of each row, and the scores. The scores are probabilities (rows, classes) if
-    the node has prob_a, else the decision values of the pairs of classes (rows, pairs); for two
-    classes they are (rows, 2)."""
+    """Return the label of each row, and the scores. If the node has prob_a, the scores are
+    probabilities (rows, classes). Otherwise they are the decision values (rows, pairs) of the pairs
+    of classes or, for only two classes, one score per class (rows, 2)."""
     labels, x = _labels(node), floats(data)
     counts = node.integers("vectors_per_class", ())
     if len(counts) != len(labels) or len(labels) < 2 or not sum(counts):
@@ -139,8 +141,8 @@ def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 
 
 def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
-    """Return the contribution (vectors, pairs) of each support vector to the decision of each pair
-    of classes."""
+    """Return the contribution (vectors, pairs) of each support vector to the decision value of each
+    pair of classes."""
     ends = np.cumsum(counts)
     numbers = np.array(node.numbers("coefficients"), "float32")
     if len(numbers) != (len(counts) - 1) * ends[-1]:
@@ -165,8 +167,8 @@ def _votes(decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
 
 def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
     """Return the probability of each class (rows, classes) from the decision values of the pairs
-    (rows, pairs), by the second approach of Wu, Lin and Weng (2004). The steps are LIBSVM's, and a
-    row that is close enough no longer changes. Rows need up to four steps; LIBSVM allows 100."""
+    (rows, pairs), by the second approach of Wu, Lin and Weng (2004). The steps are LIBSVM's. A row
+    no longer changes once it has converged, which takes up to four steps; LIBSVM allows 100."""
     if classes > _MOST_PROBABLE:
         raise node.unsupported(
             f"probabilities (prob_a) of {classes} classes; at most {_MOST_PROBABLE}"
@@ -192,7 +194,7 @@ def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> T
 
 
 def _closer(matrix: Tensor, found: Tensor, classes: int) -> Tensor:
-    """Take one step towards the probabilities, for rows that are not close enough."""
+    """Take one step towards the probabilities, for rows that have not converged."""
     pulls = ops.sum(ops.multiply(matrix, ops.unsqueeze(found, 1)), 2)
     level = ops.sum(ops.multiply(found, pulls), 1, keepdims=True)
     error = ops.max(ops.abs(ops.subtract(pulls, level)), 1, keepdims=True)

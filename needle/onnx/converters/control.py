@@ -32,7 +32,7 @@ def _chosen(
     node: Node, scope: Scope, condition: Tensor, branches: Sequence[Graph]
 ) -> tuple[Carried, ...]:
     """Return the outputs of an If whose branch is chosen at each call. The outputs of both branches
-    must have the same kinds."""
+    must be of the same kinds."""
     if condition.size != 1:
         raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
     sides: list[tuple[Carried, ...]] = []

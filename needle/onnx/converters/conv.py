@@ -103,7 +103,7 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
     whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
     bounded((*x.shape[:1], *whole))
     bounded(kernel)
-    axes = []  # for each axis: index in the padded image of each tap (rows) at each block (columns)
+    axes = []  # per axis: the index in the padded image of each tap (row) of each block (column)
     for n, k, stride, dilation, (low, high) in zip(
         extents, kernel, strides, dilations, pads, strict=True
     ):

@@ -90,8 +90,8 @@ def binary(node: Node, a: Value, b: Value) -> Tensor:
 
 
 def _aligned(node: Node, a: Value, b: Value) -> Value:
-    """Return the second operand with additional axes of extent 1, so that it broadcasts from the
-    attribute `axis` on, as in opsets before 7."""
+    """Return the second operand with trailing axes of extent 1, so that its axes line up with the
+    first operand's from the attribute `axis` on, as in opsets before 7."""
     if node.opset >= 7 or not node.flag("broadcast", False) or not node.has("axis"):
         return b
     behind = a.ndim - normal_axis(node, node.integer("axis"), a.ndim) - b.ndim
@@ -99,8 +99,8 @@ def _aligned(node: Node, a: Value, b: Value) -> Value:
 
 
 def operands(a: Value, b: Value) -> tuple[Any, Any]:
-    """Return operands that broadcast. A known operand (`a` or `b`) with one element becomes a
-    Python number."""
+    """Return `a` and `b` as operands that broadcast. If one of them is known and has one element,
+    it becomes a Python number."""
     first, second = _number(a, b), _number(b, a)
     if first is not None and second is not None:
         return tensor(a), tensor(b)

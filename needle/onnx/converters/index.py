@@ -47,7 +47,7 @@ def gather_elements(node: Node, data: Value, indices: Value) -> Tensor:
 
 
 def _cut(x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """Cut the other axes of `x` to the extents of `index`, which selects along `axis`."""
+    """Cut all axes of `x` but `axis`, along which `index` selects, to the extents of `index`."""
     key = tuple(
         slice(None) if i == axis or _same(n, m) else slice(0, m)
         for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
@@ -191,8 +191,8 @@ def _top_k(node: Node, x: Tensor, k: Any) -> tuple[Tensor, Tensor]:
 
 
 def data_dependent(node: Node) -> None:
-    """Raise UnsupportedError during a trace: the size of the result of `node` depends on values,
-    which a trace does not have."""
+    """Raise UnsupportedError while tracing, because the size of the result of `node` depends on
+    values, which a trace does not have."""
     if state.trace is not None:
         raise node.unsupported(
             "the shape of its result depends on values that only a call knows; if they come from "

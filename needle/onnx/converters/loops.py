@@ -1,11 +1,11 @@
 """The converter of Loop. A Loop becomes a `needle.scan` if the number of iterations is known before
-the loop. If only a call knows it, the Loop becomes a `needle.while_loop`, which cannot have outputs
-of all iterations.
+the loop. If the number is known only during a call, the Loop becomes a `needle.while_loop`, which
+cannot return a value of every iteration.
 
 Values that the body computes only from known values (a counter, most conditions, shapes) are
 computed for all iterations first. They determine the number of iterations and are known after the
 loop. A body is unrolled if it cannot be a cell, because it carries a sequence, its shapes change
-from iteration to iteration, or it must know a value that only an iteration knows.
+from iteration to iteration, or it must know a value that is known only within an iteration.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _while(
     condition: Value | None,
     states: Sequence[Carried],
 ) -> tuple[Any, ...]:
-    """Return the last states of a loop whose end depends on `what`, a value that only a call
-    knows."""
+    """Return the last states of a loop whose end depends on `what`, a value that is known only
+    during a call."""
     body, count = node.graph("body"), len(states)
     try:
         wanted = [i for i in range(count, len(body.outputs) - 1) if node.wants(i)]
@@ -120,7 +120,7 @@ def _while(
 
 class _Loop:
     """A Loop that runs at least once. `fixed` has the indices of the states that are computed only
-    from known values; `varying` has the names of the body's other values."""
+    from known values; `varying` has the names of the values in the body that are not."""
 
     def __init__(
         self, node: Node, scope: Scope, states: Sequence[Carried], most: Any, conditional: bool
@@ -191,7 +191,8 @@ class _Loop:
             self._most, self.is_open = 1, False
 
     def _part(self, outputs: Sequence[str], number: int, states: dict[int, Any]) -> Any:
-        """Compute outputs of an iteration that depend only on its number and on these states."""
+        """Compute those `outputs` of an iteration that depend only on its `number` and on
+        `states`."""
         wanted, nodes = set(outputs), []
         for node in reversed(self._body.nodes):
             if not wanted.isdisjoint(node.outputs):
@@ -207,15 +208,15 @@ class _Loop:
     # Iterations
 
     def scanned(self) -> tuple[Any, ...] | None:
-        """Compute the results by a `needle.scan`. Return None for a loop whose end depends on a
-        value that only an iteration knows, or whose results are all known. Raises one of the errors
-        in NO_CELL for a body that cannot be a cell."""
+        """Compute the results with a `needle.scan`. Return None for a loop whose end depends on a
+        value that is known only within an iteration, or whose results are all known. Raises one of
+        the errors in NO_CELL for a body that cannot be a cell."""
         if self.varying.isdisjoint(self._outputs) and not self.is_open:
             return None
         if self.ends_in_a_call:
             return None
         if self._most is None and not self._conditional:
-            return None  # no end: counting raises the error
+            return None  # endless: `unrolled` raises the error
         if self.fixed or self._conditional:
             known = self._known_iterations()
             length: Any = len(known) - 1

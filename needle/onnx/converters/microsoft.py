@@ -88,7 +88,7 @@ def fused_matmul(node: Node, left: Value, right: Value) -> Tensor:
 
 
 def _turned(x: Tensor, matrix: bool, batches: bool) -> Tensor:
-    """Permute an operand of FusedMatMul. With `batches`, its first axis becomes the last but one;
+    """Permute an operand of FusedMatMul. With `batches`, its first axis becomes the second to last;
     with `matrix`, the last two axes are swapped. Vectors are unchanged."""
     if x.ndim < 2:
         return x
@@ -182,8 +182,8 @@ def _unpacked(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
 def _norm(
     node: Node, x: Tensor, scale: Value, shift: Value | None, eps: float, wanted: bool
 ) -> tuple[Tensor, ...]:
-    """Apply a layer norm over the last axis. Return the result and, if wanted, the mean and 1 / the
-    standard deviation."""
+    """Apply a layer norm over the last axis. Return the result and, if wanted, the mean and the
+    inverse of the standard deviation."""
     weight, bias = tensor(scale), None if shift is None else tensor(shift)
     if not wanted:
         return (F.layer_norm(x, weight.shape, weight, bias, eps),)
@@ -227,7 +227,7 @@ def simplified_layer_norm(node: Node, data: Value, scale: Value) -> Any:
 
 def _rms_norm(node: Node, x: Tensor, weight: Tensor, axis: int, eps: float) -> tuple[Any, ...]:
     """Divide x by the root of its mean square along the axes from `axis` on. Return the result, and
-    1 / the root or None."""
+    the inverse of the root or None."""
     whole = weight.shape == x.shape[axis:] and weight.dtype == x.dtype
     if whole and not any(node.wants(i) for i in (1, 2)):
         return F.rms_norm(x, weight.shape, weight, eps), None

@@ -1,5 +1,6 @@
-"""Converters of ONNX Runtime's attention operators (domain com.microsoft), which follow its
-documentation and CPU kernels. A mask adds a finite number, `mask_filter_value`, to the scores."""
+"""Converters of ONNX Runtime's attention operators (domain com.microsoft). They follow ONNX
+Runtime's documentation and CPU kernels. A mask adds a finite number, `mask_filter_value`, to the
+scores."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _raw(mask: Tensor) -> Tensor:
 
 def _by_lengths(mask: Value, batch: Any, keys: Any) -> Tensor:
     """Return the bool mask (B, 1, 1, S) of the keys before the end of each sequence. `mask` holds
-    the ends (B,). If the starts follow them, keys before the starts are not seen either."""
+    the ends (B,), or the ends followed by the starts; keys before a start are not seen either."""
     numbers = tensor(mask)
     seen = seen_before(numbers[:batch], keys)
     if same(numbers.shape[0], batch):

@@ -45,7 +45,7 @@ def floats(value: Value) -> Tensor:
 
 
 def row(numbers: Any) -> Tensor:
-    """Return `numbers` that a node lists as a float32 constant."""
+    """Return the `numbers` of an attribute as a float32 constant."""
     return make_const(np.array(numbers, "float32"))
 
 
@@ -96,8 +96,8 @@ def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
 
 
 def transformed(node: Node, scores: Tensor) -> Tensor:
-    """Apply the attribute `post_transform` of a `node`, a name or its number, to `scores` (rows,
-    targets)."""
+    """Apply the function that the attribute `post_transform` of a `node` gives, by name or number,
+    to `scores` (rows, targets)."""
     names = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     given = node.attributes.get("post_transform", "NONE")
     if given not in names and given not in range(len(names)):
@@ -150,8 +150,9 @@ def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
 
 @converter("OneHotEncoder", domain=_ML)
 def one_hot_encoder(node: Node, data: Value) -> Tensor:
-    """Return 1 at the category of each value. A value outside the categories gives zeros or, if the
-    file requires an error for it (`zeros` = 0), NaN, because compiled code cannot raise."""
+    """Return 1 at the category of each value. A value outside the categories gives zeros. If the
+    file requires an error instead (`zeros` = 0), the value gives NaN, because compiled code cannot
+    raise."""
     if not node.has("cats_int64s"):
         raise node.unsupported("categories that are strings")
     x = tensor(data)
@@ -177,8 +178,8 @@ def feature_vectorizer(node: Node, *inputs: Value) -> Tensor:
 
 @converter("TfIdfVectorizer", since=9)
 def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
-    """Count the occurrences of each listed n-gram in each row, including those that skip elements
-    between neighbours: always the same number, at most max_skip_count."""
+    """Count the occurrences of each listed n-gram in each row. An occurrence may skip up to
+    max_skip_count elements between neighbours, the same number between all of them."""
     if not node.has("pool_int64s"):
         raise node.unsupported("n-grams of strings")
     x, mode = tensor(data), node.text("mode")
@@ -231,8 +232,8 @@ def _grams(node: Node) -> Any:
 
 
 def _occurrences(rows: Tensor, grams: np.ndarray, skip: int) -> Tensor | None:
-    """Count each n-gram with elements `skip` apart in each row: (rows, n-grams) as floats. Return
-    None if rows are too short."""
+    """Count the occurrences (rows, n-grams) of each n-gram with elements `skip` apart in each row,
+    as floats. Return None if rows are too short."""
     size = grams.shape[1]
     starts = rows.shape[1] - skip * (size - 1)
     if starts < 1:

@@ -59,7 +59,8 @@ def instance_norm(node: Node, data: Value, scale: Value, shift: Value) -> Tensor
 
 def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Standardize `x` along `axes`: subtract the mean and divide by the standard deviation, where
-    `eps` is added to the variance. Return the result, the mean, and 1 / the standard deviation."""
+    `eps` is added to the variance. Return the result, the mean, and the inverse of the standard
+    deviation."""
     mean = ops.mean(x, axes, keepdims=True)
     centred = ops.subtract(x, mean)
     variance = ops.mean(ops.square(centred), axes, keepdims=True)

@@ -37,7 +37,7 @@ def _spatial(node: Node, data: Value) -> Tensor:
 
 def _in_few_axes(node: Node, data: Value, pool: Callable[[Node, Tensor], Any]) -> Any:
     """Pool over more axes than needle supports, if the windows are single elements along some of
-    them. Those axes are merged into the batch axis."""
+    them. These axes are merged into the batch axis."""
     x = tensor(data)
     if x.ndim <= 5 or node.wants(1):
         return pool(node, x)
@@ -74,7 +74,7 @@ def _counted(node: Node, x: Tensor, over: Windows) -> list[Any]:
     ):
         rest = n + low + high - span
         count = (rest + stride - 1) // stride + 1 if ceil else rest // stride + 1
-        if ceil and (count - 1) * stride >= n + low:  # the last would begin beyond the input
+        if ceil and (count - 1) * stride >= n + low:  # the last window would begin beyond the input
             count -= 1
         out.append(count)
     return out
@@ -168,7 +168,7 @@ def _summed(x: Tensor, over: Windows) -> Tensor:
             first = tap * dilation
             key.append(slice(first, first + n - span + 1, stride))
         total = x[tuple(key)] if total is None else ops.add(total, x[tuple(key)])
-    assert total is not None  # a kernel has a tap
+    assert total is not None  # a kernel has at least one tap
     return total
 
 

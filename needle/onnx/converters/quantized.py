@@ -1,4 +1,4 @@
-"""Converters of quantized operators. Their integers x represent (x - zero point) * scale.
+"""Converters of quantized operators. An integer x represents the number (x - zero point) * scale.
 
 Products are summed in int32. The sum is multiplied by the scales in float32 and rounded (half to
 even) before the zero point is added, as in ONNX Runtime.
@@ -137,8 +137,8 @@ def dynamic_quantize_linear(node: Node, data: Value) -> tuple[Tensor, Tensor, Te
 
 
 def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantize x to uint8 over the range of its values and 0. Return the result, the scale and the
-    zero point."""
+    """Quantize x to uint8 over the range that spans its values and 0. Return the result, the scale
+    and the zero point."""
     most, least = ops.maximum(ops.max(x), 0.0), ops.minimum(ops.min(x), 0.0)
     span = ops.subtract(most, least)
     scale = ops.where(ops.equal(span, 0.0), 1.0, ops.divide(span, 255.0))

@@ -1,8 +1,9 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
-Each is a `needle.scan`, with any activations, peepholes and clipping. Sequences of different
-lengths all run for the largest number of steps. Steps after a sequence's end do not change earlier
-steps, and their outputs are masked. The last state of each sequence is read by index.
+Each becomes a `needle.scan`, with any activations, with or without peepholes and clipping.
+Sequences of different lengths all run for the largest number of steps. Steps after a sequence's end
+do not change earlier steps, and their outputs are masked. The last state of each sequence is read
+by index.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def _bound(function: Any, alpha: float, beta: float) -> Function:
 
 class _Given(NamedTuple):
     """The inputs of a layer: x (T, B, I), lengths (B,) or None, and the initial states (D, B, H).
-    For each direction, there are weights and biases of the input, (I, G H) and (G H,), and of the
-    state, (H, G H) and (G H,)."""
+    For each direction, the G gates have weights and biases for the input, (I, G H) and (G H,), and
+    for the state, (H, G H) and (G H,)."""
 
     x: Tensor
     lengths: Tensor | None

@@ -79,7 +79,7 @@ _REDUCTIONS: dict[str, Reduction] = {
     "ReduceSumSquare": _whole(_sum_square),
 }
 
-# The results over no elements of the reductions that needle does not define for them.
+# The results over no elements, for reductions whose needle ops do not define them.
 _OF_NOTHING: dict[str, float] = {
     "ReduceMax": -np.inf,
     "ReduceMin": np.inf,

@@ -1,8 +1,8 @@
 """Converters of Resize and Upsample, which resample each axis separately.
 
 Each element of the result has a position among the input's elements along the axis. The position
-determines the input elements and their weights. Functions take NumPy or `needle.ops` as `xp`,
-because positions along an axis of open size are computed when the model is called.
+determines which input elements contribute, and their weights. Functions take NumPy or `needle.ops`
+as `xp`, because positions along an axis of symbolic size are computed when the model is called.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHOICES = {
     ),
     "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
 }
-_WIDEST = 1 << 12  # most taps of an antialiasing filter
+_WIDEST = 1 << 12  # the largest number of taps of an antialiasing filter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Method:
     roi: tuple[float, float] = (0.0, 1.0)  # of this axis, for tf_crop_and_resize
 
     def places(self, at: Any, n: Any, m: Any, scale: Any) -> Any:
-        """Return the positions, among `n` input elements, of the elements `at` of the `m` results.
-        If `scale` is not m / n, the result's length counts as n * scale instead of m."""
+        """Return the positions among `n` input elements that correspond to the elements `at` of `m`
+        results. If `scale` is not m / n, n * scale takes the place of m."""
         kind = self.coordinates
         if kind == "asymmetric":
             return at / scale
@@ -274,15 +274,16 @@ def _resized(
 
 
 def _taps(x: Tensor, to: _Resized, how: Method) -> int:
-    """Return how many weighted input elements each element of the result is computed from."""
+    """Return the number of input elements that contribute to each element of the result."""
     reach, scale = {"nearest": 0.5, "linear": 1, "cubic": 2}[how.mode], _scale(x, to)
     shrinks = how.antialias and not isinstance(scale, Tensor) and 0 < scale < 1
     return math.ceil(2 * reach / scale if shrinks else 2 * reach)
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:
-    """Sort the axes. Axes that shrink come first, to leave less work for the others. Among equals
-    the last axis comes first, because along the others, whole rows are vectors."""
+    """Sort the axes. Axes that shrink come first, to leave less work for the others. Among axes of
+    equal ratios the last comes first, because along the others whole rows can be handled as
+    vectors."""
     if any(isinstance(n, Expression) for r in resized for n in (r.size, x.shape[r.axis])):
         return list(resized)
     return sorted(resized, key=lambda r: (r.size / max(x.shape[r.axis], 1), -r.axis))
@@ -330,8 +331,8 @@ def _scale(x: Tensor, to: _Resized) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _index(how: Method, n: int, m: int, scale: float) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return, for mode nearest, the element of each position, and the mask of the positions outside
-    the input, or None if there can be none.
+    """Return, for mode nearest, the input element for each result, and the mask of the positions
+    outside the input, or None if there can be none.
 
     The computation is in float32, as in ONNX Runtime, because rounding decides between two equally
     near elements.
@@ -350,8 +351,8 @@ def _outside(how: Method, place: Any, n: Any) -> Any:
 def _tables(
     how: Method, n: int, m: int, scale: float, dtype: str, device: Device
 ) -> tuple[tuple[NDArray, ...], np.ndarray | None]:
-    """Return the tables of Resample for m elements among n, and the mask of the positions outside
-    the input, or None if there can be none."""
+    """Return the tables with which Resample computes m elements from n, and the mask of the
+    positions outside the input, or None if there can be none."""
     place = how.places(np.arange(m, dtype="float64"), n, m, scale)
     taps = how.taps(np, place, n, scale)
     elements, weights = (np.stack(each) for each in zip(*taps, strict=True))
@@ -380,7 +381,7 @@ def _by_tables(
 
 def _taken(x: Tensor, axis: int, index: np.ndarray) -> Tensor:
     """Return the elements of x at `index` along an axis. If `index` repeats every element equally
-    often, in order, the elements are repeated instead."""
+    often, in order, the elements are repeated instead of gathered."""
     n, m = x.shape[axis], len(index)
     if m % n == 0 and np.array_equal(index, np.arange(m) // (m // n)):
         return _repeated(x, axis, m // n)

@@ -29,8 +29,8 @@ from ..execute import Scope, untraced
 from ..graph import Graph, Node
 from ..registry import converter
 
-# The errors of tracing a body that cannot be a cell: its shapes change from step to step, it
-# carries a sequence, or it must know a value that only a step knows.
+# Errors from tracing a body that cannot be a cell, because its shapes change from step to step, it
+# carries a sequence, or it must know a value that is known only within a step.
 NO_CELL = (DimError, ModelError, ShapeError, TraceError, TypeError)
 
 # (states, slices) -> (next states, outputs) of one step.
@@ -41,9 +41,8 @@ def scanned(
     step: Step, states: Sequence[Value], xs: Sequence[Value], length: Any, reverse: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run a loop over sequences `xs` with the steps on axis 0. Return the last states and the
-    stacked outputs. `step`, the initial `states`, `length` and `reverse` have the roles of
-    `needle.scan`'s arguments. Raises one of the errors in NO_CELL for a step that cannot be a
-    cell."""
+    stacked outputs. `step`, the initial `states`, `length` and `reverse` are as in `needle.scan`.
+    Raises one of the errors in NO_CELL for a step that cannot be a cell."""
 
     def cell(now: Any, slices: Any) -> Any:
         after, outputs = step(now, slices or ())
@@ -67,8 +66,8 @@ def unknown_names(scope: Scope, body: Graph) -> set[str]:
 
 
 def keep(kept: Sequence[list[Value]], made: Iterable[Value]) -> None:
-    """Append the values that an iteration `made` to the lists `kept`. Raises UnsupportedError
-    beyond the budget."""
+    """Append the values that an iteration `made` to the lists `kept`. Raises UnsupportedError if
+    they exceed the budget."""
     for values, value in zip(kept, made, strict=True):
         values.append(value)
         budget.bounded((len(values), *value.shape))
@@ -131,8 +130,8 @@ def _scan(
 def _whole(
     step: Step, states: Sequence[Value], sequences: Sequence[Value], backward: Sequence[bool]
 ) -> list[Tensor]:
-    """Compute the results of `_scan` by a `needle.scan`."""
-    back = all(backward)  # then the scan goes backward, and no sequence is reversed
+    """Compute the results of `_scan` with a `needle.scan`."""
+    back = all(backward)  # if so, the scan runs backward, and no sequence is reversed
     xs = [_turned(x, each is not back) for x, each in zip(sequences, backward, strict=True)]
     lasts, stacks = scanned(step, states, xs, xs[0].shape[0], back)
     return [*lasts, *[_turned(y, back) for y in stacks]]
@@ -197,8 +196,8 @@ def _turned(value: Any, back: bool) -> Any:
 def scan_batches(
     node: Node, scope: Scope, lengths: Value | None, *inputs: Value
 ) -> tuple[Value, ...]:
-    """Convert the opset 8 form of Scan. Axis 0 has the batches, which have separate states, and
-    axis 1 the steps."""
+    """Convert the opset 8 form of Scan. Axis 0 has the batch elements, each with its own states,
+    and axis 1 the steps."""
     body, count = node.graph("body"), node.integer("num_scan_inputs")
     states, sources = _divided(node, body, inputs, count)
     backward = node.integers("directions", (0,) * count)

@@ -28,7 +28,8 @@ from ...sizes.extents import same
 from ..graph import Node
 from ..registry import converter, find_twin
 
-# A tuple stands for a converter's outputs, so each converter returns a tuple of one value.
+# A tuple that a converter returns holds its outputs, so these converters return tuples of one
+# value.
 
 
 @converter("SequenceEmpty", since=11)

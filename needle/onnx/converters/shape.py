@@ -26,7 +26,7 @@ from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 
-_LARGEST_KNOWN = 1 << 16  # most elements of an array that is kept as a known value
+_LARGEST_KNOWN = 1 << 16  # arrays with more elements are not kept as known values
 
 
 @converter("Constant")
@@ -122,8 +122,8 @@ def split(node: Node, data: Value, extents: Value | None = None) -> tuple[Tensor
 
 def split_extents(node: Node, extent: Any, given: Value | None) -> list[Any]:
     """Return the extents of the parts into which Split (`node`) divides an axis of `extent`.
-    `given` is its input with the extents. Raises ModelError if the number of outputs does not
-    fit."""
+    `given` is the node's input with the extents, if there is one. Raises ModelError if the number
+    of outputs does not fit."""
     if given is not None:
         return list(known_integers(node, given, "the sizes of the parts"))
     if node.has("split"):
@@ -131,7 +131,7 @@ def split_extents(node: Node, extent: Any, given: Value | None) -> list[Any]:
     count = node.integer("num_outputs") if node.has("num_outputs") else len(node.outputs)
     if count != len(node.outputs):
         raise node.invalid(f"num_outputs is {count}, but it has {len(node.outputs)} outputs")
-    part = (extent + count - 1) // count  # the last may be smaller
+    part = (extent + count - 1) // count  # the last part may be smaller
     return [part] * (count - 1) + [extent - part * (count - 1)]
 
 
@@ -187,7 +187,7 @@ def _bounded(node: Node, start: Any, end: Any, step: Any, extent: Any) -> slice:
 
 
 def _clipped(n: Any, extent: Any) -> Any:
-    """Clamp an index like Slice: return None if it is beyond the end of the axis."""
+    """Replace a very large index by None, the end of the axis, and a very low one by 0."""
     if isinstance(n, Expression) or abs(n) < (1 << 31):
         return n
     return None if n > 0 else 0

@@ -30,7 +30,7 @@ _COMPARE = {
     "EQ": ops.equal,
     "NEQ": ops.not_equal,
 }
-_DEEPEST = 1000  # most steps; each is unrolled
+_DEEPEST = 1000  # the largest number of steps, which are all unrolled
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
@@ -55,7 +55,7 @@ class Trees:
 
     def depth(self, node: Node) -> int:
         """Return the largest number of decisions above a leaf. Raises ModelError, which names the
-        `node`, for a cycle."""
+        `node`, if there is a cycle."""
         at, steps = np.unique(self.roots), 0
         while True:
             inner = at[(self.yes[at] != at) | (self.no[at] != at)]
@@ -75,7 +75,7 @@ class Trees:
 
     def leaves(self, node: Node, x: Tensor) -> Tensor:
         """Return the leaf (rows, trees) that each row of `x` reaches in each tree. Raises
-        UnsupportedError for trees that are too deep, ModelError for a feature that `x` does not
+        UnsupportedError for trees that are too deep, and ModelError for a feature that `x` does not
         have; both errors name the `node`."""
         depth = self.depth(node)
         if depth > _DEEPEST:
@@ -289,8 +289,8 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
 def _of_two(
     node: Node, labels: np.ndarray, scores: Tensor, named: int, base: tuple[float, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return labels and scores of two classes from the score of the class that leaves name. It is a
-    probability if no weight is negative, else a number whose sign decides."""
+    """Return labels and scores of two classes from the score of the only class that leaves name.
+    That score is a probability if no weight is negative; otherwise its sign decides."""
     if len(base) > 1 or (base and named):
         raise node.unsupported(f"{len(base)} base_values where leaves name only class {named}")
     score = scores[:, named : named + 1]

@@ -1,5 +1,5 @@
 """NumPy twins of the operators that compute sizes. They run on known values, including arrays of
-ints and expressions of dims (dtype object), which `Shape` returns when dims leave sizes open."""
+ints and expressions of dims (dtype object), which `Shape` returns for symbolic sizes."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _cell_taps(
     point = np.arange(np.max(used, initial=1))[None, None, :]
     each = np.reshape(used, (-1, 1, 1))  # the number of points per region
     counts = point < (each if mode == "avg" else np.minimum(each, 1) * point.size)
-    point = np.minimum(point, np.maximum(each - 1, 0))  # a repeat leaves the maximum as it is
+    point = np.minimum(point, np.maximum(each - 1, 0))  # repeating does not change the maximum
     share_of_cell = ((point + 0.5) / np.maximum(each, 1)).astype(dtype)
     place = start + cell * step + make_const(share_of_cell) * step
     inside = (place >= -1.0) & (place <= n)
@@ -303,8 +303,8 @@ def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, 
 
 
 def _read(images: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
-    """Interpolate images (N, parts, C, H, W) at positions (N, parts, ...), between four elements
-    each, and multiply by `factor`. Return (N, parts, C, ...). Elements outside the image are 0."""
+    """Interpolate images (N, parts, C, H, W) bilinearly at positions (N, parts, ...), and multiply
+    by `factor`. Return (N, parts, C, ...). Elements outside the image are 0."""
     batch, parts, channels, height, width = images.shape
     indices, weights = [], []
     lows = [ops.floor(place) for place in places]

@@ -1,7 +1,7 @@
 """Rules that write ops as ONNX nodes, one file per family of ops.
 
-Rules write to a `Writer`. It folds movements of weights into the file's arrays, cancels transposes,
-and widens dtypes for which ONNX Runtime has no kernel.
+Rules write to a `Writer`. It applies transposes and reshapes of weights to the stored arrays,
+cancels transposes, and widens dtypes for which ONNX Runtime has no kernel.
 """
 
 from __future__ import annotations

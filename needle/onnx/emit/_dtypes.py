@@ -2,8 +2,8 @@
 
 ONNX often allows an operator more dtypes than any runtime implements. An operator without a kernel
 for a dtype is therefore computed in a wider dtype, as in needle: float16 in float32, and small
-integers in int32, of which the low bits are kept. `tests/needle/onnx` compares the table with the
-kernels that ONNX Runtime registers.
+integers in int32, keeping the low bits. `tests/needle/onnx` compares the table with the kernels
+that ONNX Runtime registers.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def _with_bias(s: Site, product: Node, bias: Node) -> Value | None:
 
 
 def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
-    """Fuse the form that `ops.batch_norm` has: x * scale + (bias - mean * scale) with scale =
-    weight / sqrt(variance + eps), where all but x are vectors along the last axis."""
+    """Fuse the expression that `ops.batch_norm` computes: x * scale + (bias - mean * scale) with
+    scale = weight / sqrt(variance + eps). All but x are vectors along the last axis."""
     if not isinstance(shift.op, ops.Subtract) or shift.spec.ndim != 1:
         return None
     x, scale = product.input_nodes

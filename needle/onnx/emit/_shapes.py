@@ -31,8 +31,8 @@ def unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
 
 
 def reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
-    """Return the target shape of a Reshape from `old` to `new`, and whether a 0 in it means no
-    elements. Otherwise 0 stands for an extent that stays, and -1 for one that follows from the
+    """Return the target shape of a Reshape from `old` to `new`, and whether a 0 in it is an extent
+    of 0. If not, 0 stands for an extent that does not change, and -1 for one that follows from the
     others, so that few sizes must be computed."""
     if any(same(n, 0) for n in new):
         return list(new), True

@@ -12,7 +12,7 @@ from ._values import Value
 
 
 class Nodes(Protocol):
-    """The part of a Writer that writes the nodes of sizes."""
+    """The methods of a Writer that `Sizes` calls."""
 
     def ints(self, numbers: Sequence[Any]) -> Value: ...
     def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None) -> Value: ...
@@ -83,7 +83,8 @@ class _Size:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """Return a // b, rounded down, because ONNX's Div of integers rounds towards zero."""
+    """Return a // b. ONNX's Div rounds integers towards zero, so the remainder is subtracted
+    first."""
     if not isinstance(a, _Size) and not isinstance(b, _Size):
         return a // b
     writer = (a if isinstance(a, _Size) else b).writer

@@ -1,7 +1,7 @@
-"""`Writer`, to which rules write the nodes of an ONNX graph and its named arrays.
+"""`Writer` collects the nodes that rules write for an ONNX graph, and the graph's named arrays.
 
-A rule takes and returns `Value`s. Movements of weights and constants (transposes, reshapes) are
-done at once, so that the file stores a weight in the form that the operator needs. Two consecutive
+A rule takes and returns `Value`s. Transposes and reshapes of weights and constants are applied
+immediately, so that the file stores a weight in the form that the operator needs. Two consecutive
 transposes become one transpose, or none.
 """
 
@@ -42,7 +42,7 @@ class Written:
 
 
 class Writer:
-    """A writer of the nodes of a graph or subgraph, which must be valid in `opset`."""
+    """A writer for a graph or subgraph. Its nodes must be valid in `opset`."""
 
     def __init__(self, opset: int, outer: Writer | None = None) -> None:
         self.opset = opset
@@ -136,9 +136,9 @@ class Writer:
         or several if `dtype` is a tuple.
 
         Input number `data` determines the dtype of the elements. If the operator has no kernel for
-        this dtype, that input and later ones of the dtype are widened, and the results are narrowed
-        again. Results have this dtype, unless `dtype` names another. `shape` is the shape of the
-        first result, for rules that read it later.
+        this dtype, that input and later inputs of the same dtype are widened, and the results are
+        narrowed again. Results have the same dtype, unless `dtype` names another. `shape` is the
+        shape of the first result, for rules that read it later.
         """
         own = inputs[data].dtype if inputs else ""  # type: ignore[union-attr]
         wide = computed_in(op_type, own)
@@ -255,8 +255,8 @@ class Writer:
         self, x: Value, axes: Sequence[int], begin: Sequence[Any], end: Sequence[Any],
         step: Sequence[int] | None = None, shape: Shape | None = None,
     ) -> Value:  # fmt: skip
-        """Return `x` from `begin` to before `end` along `axes`, by `step`. With a negative step, an
-        end of None means the front. `shape` is the shape of the result."""
+        """Slice `x` along `axes`, from `begin` to before `end` in steps of `step`. With a negative
+        step, an end of None means the front. `shape` is the shape of the result."""
         last = [-(2**63) + 1 if e is None else e for e in end]
         steps = [] if step is None or all(s == 1 for s in step) else [self.ints(step)]
         ends = [self.ints(begin), self.ints(last), self.ints(axes), *steps]

@@ -11,7 +11,7 @@ from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer
 
-# Ops that are a single operator in the dtype of the result.
+# Ops that become a single operator, computed in the dtype of the result.
 _SAME: dict[type[Any], str] = {
     ops.Exp: "Exp",
     ops.Log: "Log",
@@ -98,7 +98,7 @@ def exp2(s: Site, x: Value) -> Value:
 
 @rule(ops.Expm1)
 def expm1(s: Site, x: Value) -> Value:
-    """Write exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), where nothing cancels."""
+    """Write exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which avoids cancellation."""
     x = floats(s, x)
     return rounded(s, _expm1(s.w, x))
 
@@ -150,8 +150,8 @@ def softplus(s: Site, x: Value) -> Value:
 
 @rule(ops.Erfinv)
 def erfinv(s: Site, x: Value) -> Value:
-    """Write erfinv as in Giles 2012, "Approximating the erfinv function". In float64, two Newton
-    steps on the error erf(y) - x follow."""
+    """Write erfinv as in Giles 2012, "Approximating the erfinv function", followed in float64 by
+    two Newton steps on the error erf(y) - x."""
     w, x = s.w, floats(s, x)
     one = like(w, x, 1)
     product = w.op("Mul", w.op("Sub", one, x), w.op("Add", one, x))
@@ -351,7 +351,8 @@ def power_scalar(s: Site, x: Value) -> Value:
 
 
 def _whole_power(w: Writer, x: Value, exponent: int) -> Value:
-    """Write integer powers by squaring. They wrap around; Pow, which may use floats, does not."""
+    """Write integer powers by squaring. The results wrap around; those of Pow, which may use
+    floats, do not."""
     total, square = None, x
     while exponent:
         if exponent & 1:

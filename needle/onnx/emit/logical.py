@@ -49,8 +49,8 @@ def bitwise(s: Site, a: Value, b: Value) -> Value:
 
 def _shift(w: Writer, kind: str, a: Value, b: Value) -> Value:
     """Write a shift in 64 bits as a product with a power of 2, or as a quotient rounded down,
-    because ONNX's BitShift takes only unsigned integers. A shift by all bits or more gives 0, or -1
-    for a right shift of a negative number."""
+    because ONNX's BitShift takes only unsigned integers. A shift by the number of bits or more
+    gives 0, or -1 for a right shift of a negative number."""
     bits = min(np.dtype(a.dtype).itemsize * 8, 63)
     a, b = w.cast(a, "int64"), w.cast(b, "int64")
     zero = like(w, a, 0)

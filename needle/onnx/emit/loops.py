@@ -16,7 +16,7 @@ from .recurrent import layer
 
 
 def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
-    """Write the nodes of a body on these inputs and return its outputs."""
+    """Write the nodes of a body for these inputs and return its outputs."""
     specs = body.specs()
     nodes = [Node(spec, False, "") for spec in specs]
     for number, step in body.numbered():
@@ -30,7 +30,7 @@ def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
         users[nodes[number]].append(None)
     values: dict[Node, Any] = dict(zip(nodes, inputs, strict=False))
     for node in nodes:
-        if node not in values:  # a rule may also write the op that reads its result
+        if node not in values:  # inputs already have values
             values[node] = written(w, node, values, users)
     return [values[nodes[number]] for number in body.outputs]
 
@@ -75,7 +75,7 @@ def _used(s: Site) -> list[int]:
 
 @rule(ops.WhileLoop)
 def while_loop(s: Site, *inputs: Value) -> tuple[Value, ...]:
-    """Write a Loop without a trip count that tests its states after each step."""
+    """Write a Loop that has no trip count and tests its states after each step."""
     w, count = s.w, s.op.states
     op = s.op.fitted([node.spec for node in s.node.input_nodes])
     states, constants = inputs[:count], inputs[count:]

@@ -2,7 +2,7 @@
 
 ONNX's operators multiply the input by its weights themselves, so the product that computes the
 scan's sequence becomes part of the operator. They return h of all steps, but c only of the last
-step, so a scan whose c of all steps is read remains a Scan.
+step, so a scan remains a Scan if its c of all steps is read.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def _operator(
 
 
 def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]:
-    """Return the two terms of a bias that is a sum, because the operators have two biases."""
+    """Return a bias as two biases, as the operators expect: the two terms of a sum, or the bias and
+    None."""
     if bias is None:
         return None, None
     parts = bias.input_nodes if isinstance(bias.op, ops.Add) else ()

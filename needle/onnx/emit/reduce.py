@@ -62,7 +62,7 @@ def argmin(s: Site, x: Value) -> Value:
 
 
 def _position(s: Site, op_type: str, x: Value) -> Value:
-    """Write an ArgMax or ArgMin along an axis, or over all elements in order. A 0-d x is one
+    """Write an ArgMax or ArgMin along an axis, or over all elements in order. A 0-d x counts as one
     element."""
     w, axis = s.w, s.op.axis
     if axis is None or not x.ndim:

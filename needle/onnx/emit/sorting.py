@@ -17,7 +17,7 @@ from .elementwise import floats, like, rounded
 
 @rule(ops.Sort)
 def sort(s: Site, x: Value) -> tuple[Value, Value]:
-    """Write a TopK of all elements, which keeps the order of equal elements."""
+    """Write a TopK that returns all elements. It keeps the order of equal elements."""
     return _top(s, x, x.extents[s.op.axis % x.ndim], s.op.descending)
 
 

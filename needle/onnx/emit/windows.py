@@ -26,7 +26,7 @@ def overlap_add(s: Site, x: Value) -> Value:
 
 def windows(w: Writer, x: Value, window: Any, counts: Any, value: Any) -> Value:
     """Return every `window` of `x` (N, H, W, C), padded with `value`, as (N, rows, columns, kh, kw,
-    C) in the graph of `w`. `counts` are rows and columns."""
+    C) in the graph of `w`. `counts` is (rows, columns)."""
     p, q = window.padding
     x = w.pad(x, [(0, 0), (p, p), (q, q), (0, 0)], value)
     for i, axis in enumerate((1, 3)):

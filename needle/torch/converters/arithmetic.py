@@ -57,7 +57,8 @@ def multiply(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.div", "aten.true_divide")
 def divide(node: Node, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
-    """Return a float quotient or, in the operands' dtype, one rounded towards 0 or -inf."""
+    """Return the float quotient, or with a `rounding_mode` the quotient rounded towards 0 or -inf,
+    in the operands' dtype."""
     if rounding_mode is None:
         return arithmetic(node, ops.divide, x, other)
     if rounding_mode == "floor":
@@ -102,7 +103,8 @@ def power(node: Node, base: Any, exponent: Any) -> Tensor:
     if node.dtype not in FLOATING:
         return _integer_power(cast(base, node.dtype), exponent)
     if isinstance(exponent, (bool, int, float)):
-        if abs(exponent) == 0.5 and node.dtype == "float16":  # PyTorch uses pow here
+        if abs(exponent) == 0.5 and node.dtype == "float16":
+            # PyTorch calls pow for float16, whose result at -inf differs from sqrt's.
             given = cast(base, node.dtype)
             made = ops.sqrt(given) if exponent > 0 else ops.rsqrt(given)
             return ops.where(ops.isinf(given), float("inf") if exponent > 0 else 0.0, made)

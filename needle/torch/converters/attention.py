@@ -90,7 +90,8 @@ def attention_by_steps(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the result and the weights. A bool mask is added as 0 and 1 here."""
+    """Return the result and the weights. Unlike in the other operators, a bool mask is added as 0
+    and 1."""
     _refuse_dropout(node, dropout)
     q, k, v = wide(query), wide(key), wide(value)
     mask = None if mask is None else cast(mask, q.dtype)
@@ -113,8 +114,8 @@ def attended(
     shown: bool = False,
     nothing: float = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return softmax(`scale` `q` `k`^T + `mask`) `v`, and the weights if `shown`. A query that sees
-    no key gives `nothing`. `is_causal` and `enable_gqa` are PyTorch's.
+    """Return softmax(`scale` `q` `k`^T + `mask`) `v`, and the weights if `shown`. The result is
+    `nothing` for a query that sees no key. `is_causal` and `enable_gqa` are PyTorch's.
 
     Leading axes are reshaped to one batch axis and one axis of heads, the form that becomes one
     kernel.

@@ -35,7 +35,7 @@ def embedding_bag(
     """Return the bags (B, D) that begin at `offsets`, and None for three results that only a
     gradient reads."""
     table, places = tensor(weight), tensor(indices)
-    if node.operator.startswith(_GIVEN) and padding == -1:  # here -1 means no padding
+    if node.operator.startswith(_GIVEN) and padding == -1:  # for these, -1 means no padding
         padding = None
     elif padding is not None and padding < 0:
         padding += table.shape[0]

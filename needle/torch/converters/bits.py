@@ -82,7 +82,7 @@ def next_after(node: Node, x: Any, target: Any) -> Tensor:
     moved = ops.where(ops.equal(a, 0), ops.cast(least, bits.dtype), moved)
     found = ops.where(ops.equal(a, b), b, of_bits(moved, node.dtype))
     found = ops.where(ops.logical_or(ops.isnan(a), ops.isnan(b)), float("nan"), found)
-    # PyTorch's gradient is the gradient of x.
+    # As in PyTorch, the gradient passes through to x unchanged.
     return ops.where(ops.isfinite(a), ops.add(ops.subtract(a, ops.detach(a)), found), found)
 
 

@@ -37,7 +37,7 @@ def logcumsumexp(node: Node, x: Value, dim: int) -> Tensor:
 
 @converter("aten.cummax", "aten.cummin")
 def extreme(node: Node, x: Value, dim: int) -> tuple[Tensor, Tensor]:
-    """Return the extreme elements up to each element, and their last positions."""
+    """Return the largest (or smallest) element up to each position, and its last position."""
     function = ops.cummax if "cummax" in node.operator else ops.cummin
     values, places = function(with_axis(x), dim).tuple()
     if x.shape:

@@ -164,8 +164,8 @@ def istft(
     size: Any = None,
     return_complex: bool = False,
 ) -> Any:
-    """Return the signal of the frames with transforms (..., frequencies, frames): the sum of the
-    windowed frames, divided by the sum of the squared windows."""
+    """Return the signal whose frames have the transforms x (..., frequencies, frames): the sum of
+    the windowed frames, divided by the sum of the squared windows."""
     n = _size(node, n)
     hop = n // 4 if hop is None else hop
     lead, frames = x.shape[:-2], x.shape[-1]

@@ -67,8 +67,8 @@ def cholesky(node: Node, x: Value, upper: bool = False, check_errors: bool = Fal
 
 
 def _mirrored(x: Tensor, upper: bool) -> Tensor:
-    """Return the symmetric matrices that one triangle of x defines. The gradient is PyTorch's: it
-    is symmetric, and for a symmetric x it is the gradient of x."""
+    """Return the symmetric matrices that one triangle of x defines. As in PyTorch, the gradient
+    passes to both triangles of x."""
     half = ops.triu(x) if upper else ops.tril(x)
     other = ops.triu(x, 1) if upper else ops.tril(x, -1)
     return ops.add(x, ops.detach(ops.subtract(ops.add(half, ops.transpose(other)), x)))

@@ -234,8 +234,8 @@ def fractional_max_pool(
 def max_unpool(
     node: Node, x: Value, indices: Value, size: Any, stride: Any = (), padding: Any = ()
 ) -> Tensor:
-    """Write the elements of x (N, C, ...) at their positions in each flattened image of zeros.
-    `size` is the images' size; strides and padding are not needed."""
+    """Write the elements of x (N, C, ...) into images of zeros, at positions in each flattened
+    image. `size` is the images' size; strides and padding are not needed."""
     found, places = tensor(x), tensor(indices)
     count = len(size)
     images, whole = prod(found.shape[:-count]), prod(size)

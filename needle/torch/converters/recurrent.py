@@ -1,4 +1,4 @@
-"""Converters of recurrent layers, each of which is one scan of a sequence, and of single steps.
+"""Converters of recurrent layers and of their single steps. A layer is one scan of a sequence.
 
 Packed sequences are refused: their shapes depend on values.
 """
@@ -32,7 +32,7 @@ class _Weights(NamedTuple):
     projection: Tensor | None = None
 
     def projected(self, x: Tensor, *biases: Tensor | None) -> Tensor:
-        """Return the input's part of the gates for `x` (..., I), plus `biases`."""
+        """Return the input's contribution to the gates for `x` (..., I), plus `biases`."""
         made = ops.matmul(x, ops.transpose(self.of_input))
         return _plus(made, *biases)
 

@@ -17,7 +17,7 @@ def round_(node: Node, x: Value) -> Tensor:
 
 @converter("aten.round.decimals")
 def round_to_decimals(node: Node, x: Value, decimals: int = 0) -> Tensor:
-    """Round half to even at a decimal place, by scaling with a power of 10 in the dtype itself."""
+    """Round half to even at a decimal place, by scaling with a power of 10 in x's dtype."""
     given = tensor(x)
     if given.dtype not in FLOATING or decimals == 0:
         return ops.round(given)

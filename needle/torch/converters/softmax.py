@@ -15,7 +15,8 @@ from ..registry import converter
 
 def _along(node: Node, x: Value, dim: int, function: Callable[[Tensor, int], Tensor]) -> Tensor:
     """Apply a function along an axis, and cast to the result's dtype. An input of another dtype is
-    cast to it first; an input in half precision that has the result's dtype is cast to float32."""
+    first cast to the result's dtype; a half-precision input that already has it is cast to
+    float32."""
     source = tensor(x)
     source = wide(source) if source.dtype == node.dtype else cast(source, node.dtype)
     made = function(with_axis(source), dim)
@@ -24,8 +25,8 @@ def _along(node: Node, x: Value, dim: int, function: Callable[[Tensor, int], Ten
 
 @converter("aten.softmax.int", "aten._softmax", "aten.special_softmax")
 def softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> Tensor:
-    """Return the softmax along an axis. `dtype` is not read, because `node` has the result's dtype:
-    it is a dtype or, for `_softmax`, whether a half-precision input gives a float32 result."""
+    """Return the softmax along an axis. `dtype` is not read, because `node` has the result's dtype.
+    For `_softmax`, it is a bool: whether a half-precision input gives a float32 result."""
     return _along(node, x, dim, ops.softmax)
 
 

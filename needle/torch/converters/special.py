@@ -48,8 +48,8 @@ def special(node: Node, x: Value) -> Tensor:
     return _in_float64(node, _FUNCTIONS[node.operator.split(".")[1]], x)
 
 
-# Functions scaled by exp(-|x|) or exp(x). The converter removes the scale by a product in the dtype
-# itself, which overflows where PyTorch's does.
+# Functions scaled by exp(-|x|) or exp(x). The converter removes the scale with a product in the
+# operand's dtype, which overflows where PyTorch's product does.
 _SCALED: dict[str, Callable[[Tensor], Tensor]] = {
     "i0": partial(bessel.scaled_i, 0),
     "special_modified_bessel_i0": partial(bessel.scaled_i, 0),
@@ -73,7 +73,7 @@ def scaled(node: Node, x: Value) -> Tensor:
 def polygamma(node: Node, order: int, x: Value) -> Tensor:
     if order != 1:
         return _in_float64(node, partial(gamma.polygamma, order), x)
-    # At the poles, PyTorch's result depends on the rounding of the sine in the dtype itself.
+    # At the poles, PyTorch's result depends on the rounding of the sine in the operand's dtype.
     given = cast(x, "float32" if is_half(node.dtype) else node.dtype)
     sine = ops.where(given < 0.5, ops.sin(given * math.pi), 1.0)
     turned = ops.where(given < 0.5, 1.0 - given, given)

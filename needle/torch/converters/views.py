@@ -1,6 +1,6 @@
 """Converters of operators that show the same elements in another shape.
 
-The shape of a result is known (`node.shape`); its extents may be expressions of open dims.
+The shape of a result is known (`node.shape`); its extents may be expressions of dims.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def slice_(
 
 def part_of(n: Any, length: Any, start: Any, end: Any, step: Any) -> slice | Span:
     """Return the key of a slice of an axis of extent `n`. The slice has `length` elements and goes
-    from `start` to `end` by `step`; ends far beyond the axis mean its ends."""
+    from `start` to `end` by `step`; bounds far beyond the axis stand for its ends."""
     start, end = _near(start), _near(end)
     if not is_symbolic((n, start, end, step)):
         return slice(start, end, step)

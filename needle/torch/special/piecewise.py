@@ -29,8 +29,9 @@ def either(
     inside: float,
     outside: float,
 ) -> Tensor:
-    """Return `yes(x)` where the `condition` holds, else `no(x)`. Elsewhere `yes` is computed at
-    `inside` and `no` at `outside`, which are harmless numbers, so that no gradient becomes NaN."""
+    """Return `yes(x)` where the `condition` holds, else `no(x)`. Where a function is not selected,
+    it is computed at a harmless number (`yes` at `inside`, `no` at `outside`), so that no gradient
+    becomes NaN."""
     return ops.where(
         condition,
         yes(ops.where(condition, x, inside)),

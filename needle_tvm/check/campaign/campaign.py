@@ -23,7 +23,7 @@ from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TO
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, cheaper
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
-MOST_REFUSED = 0.02  # accepted fraction of the programs of a kind
+MOST_REFUSED = 0.02  # largest accepted fraction of a kind's programs
 
 LIMITS = Limits(seconds=300.0, memory=6 << 30)
 _AT_ONCE = 50  # programs of one kind before the next kind

@@ -23,8 +23,8 @@ from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
 from needle_tvm.check.campaign.recipes import BUILDERS
 
 _NAMES = sorted(REGISTRY)
-# Steps to draw; about two thirds of them are needed. LLVM takes most of a program's time, which
-# grows with the program, so small programs find more failures in an hour.
+# Steps to draw; about two thirds of them are needed. Most of a program's time goes to LLVM and
+# grows with the program's size, so small programs find more failures per hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_WITH_DIMS = 10
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
@@ -34,9 +34,9 @@ _KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"
 def draw(
     seed: int, gradient: bool = False, allows: Callable[[Graph], bool] | None = None
 ) -> Program:
-    """Return the program of a `seed`, of 5 to 60 steps, or 5 to 30 with `gradient`.
+    """Return the program of a `seed`. It has 5 to 60 steps, or 5 to 30 with `gradient`.
 
-    A step whose graph `allows` refuses is drawn again."""
+    A step is drawn again if `allows` rejects its graph."""
     return _drawn(Drawer(random.Random(f"{seed} {gradient}"), gradient, allows=allows))
 
 
@@ -54,7 +54,7 @@ def _drawn(d: Drawer) -> Program:
     length = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
     if d.gradient:  # gradients add about twice as many ops
         length = max(_LENGTHS[0], length // 2)
-    if d.dims is not None:  # code for open sizes takes LLVM longer as well
+    if d.dims is not None:  # LLVM also takes longer for code with symbolic sizes
         length = min(length, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
@@ -72,7 +72,7 @@ def _drawn(d: Drawer) -> Program:
 
 
 def _propose(d: Drawer) -> None:
-    """Try to add an op, an index, a line of Python operators, or one of `LAYERS`."""
+    """Try to add an op, an index, an expression of Python operators, or one of `LAYERS`."""
     kind = d.rng.choices(["op", "getitem", "python", "layers"], [62, 12, 10, 16])[0]
     if kind == "op":
         _op(d, REGISTRY[d.rng.choice(_NAMES)])
@@ -129,7 +129,7 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
     """Apply an op as one of its own samples does, with the sample's attributes and leaves of its
-    shapes. Ops with bodies are left out: bodies have no text, so only recipes draw them."""
+    shapes. Skip ops with bodies: these cannot be written as text, so only recipes draw such ops."""
     if cls.has_bodies:
         return
     sample = d.rng.choice(list(cls.samples))
@@ -155,7 +155,7 @@ def _by_sample(d: Drawer, cls: type[Op]) -> None:
 
 
 def _python(d: Drawer) -> None:
-    """Add a line of Python operators, as users write them."""
+    """Add an expression of Python operators, as users write them."""
     a = d.pick() or d.leaf(d.shape())
     scalar = d.rng.choice(_SCALARS)
     text = d.rng.choice(_LINES).replace("S", scalar)

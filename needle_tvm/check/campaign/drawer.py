@@ -1,9 +1,9 @@
 """A random program under construction: its values, its steps, and operands for the next step.
 
-`draw`, `layers` and `recipes` add steps to it. Values are computed along the way. So a step is
-drawn again if an op refuses it or its result is out of range, as in NNSmith (Liu et al., "NNSmith:
-Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023). NNSmith finds
-valid steps with a solver, which an eager framework does not need.
+`draw`, `layers` and `recipes` add steps to it. Values are computed along the way, so a step is
+drawn again if an op refuses it or its result is out of range. The idea is NNSmith's (Liu et al.,
+"NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023).
+NNSmith finds valid steps with a solver, which an eager framework does not need.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Made:
 
 
 class Unfit(Exception):
-    """The line cannot be computed, or its result is out of range."""
+    """The step cannot be computed, or its result is out of range."""
 
 
 class Drawer:
@@ -179,7 +179,7 @@ class Drawer:
                 isinstance(n, Extent) and least(n) < 1 for n in shape
             ):
                 raise Unfit
-        high = least(high)  # type: ignore[arg-type]  # for positions along an open axis
+        high = least(high)  # type: ignore[arg-type]  # for positions along a symbolic axis
         dtype = dtype or self.dtype()
         if not is_floating(dtype) and round(low) == round(high):  # a range for floats
             low, high = -2.0, 3.0
@@ -203,7 +203,7 @@ class Drawer:
 
         try:
             if self._is_large or self._allows is not None:
-                # `trace` would look for weights in everything that the line can reach.
+                # `trace` would look for weights in everything that the step can reach.
                 named = [(str(i), tensor) for i, tensor in enumerate(tensors)]
                 graph = trace_flat(lambda v: line(*v), named, dict)
                 if self._is_large and not self._fits(graph):
@@ -237,8 +237,8 @@ class Drawer:
         return made
 
     def _shapes(self, code: str, operands: Sequence[Made]) -> list[tuple[Any, ...]] | None:
-        """Return the shapes of a line's results, by the ops' rules for dims; None if the rules
-        refuse the line."""
+        """Return the shapes of a step's results by the ops' rules for dims; None if the rules
+        refuse the step."""
         assert self.dims is not None
         symbols = self.dims.symbols
         named = [(str(i), v.tensor) for i, v in enumerate(operands)]

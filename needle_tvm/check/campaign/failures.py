@@ -95,8 +95,8 @@ def _small(
         request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
         return _alike(judge(request), result)
 
-    # If the process died, the place is unknown: try the original program without compiling it, then
-    # at each variant.
+    # If the process died, it is not known where the program failed: try the original program
+    # without compiling it, then at each variant.
     tried = [variants] if variants else [[], *([variant] for variant in VARIANTS)]
     found = next((at for at in tried if fails(program, at)), None)
     if found is None:
@@ -122,7 +122,7 @@ def _kinds(what: str) -> list[str]:
 
 def normalised_of_dims(what: str) -> str:
     """Return the text of a refusal because of dims, without the parts that depend on the sizes."""
-    what = re.sub(r"\[.*\]", "[...]", one_line(what).partition(" and it is not known")[0])
+    what = re.sub(r"\[.*\]", "[...]", one_line(what).partition(", which is not known")[0])
     what = re.sub(r"(whether|extent) .*?( [<>=]=? |$| can be ).*", r"\1 ...\2 ...", what)
     return normalised(what)
 

@@ -1,4 +1,4 @@
-"""Layers and lines as users write them, which a random program applies as a whole.
+"""Layers and expressions as users write them; a random program applies each as a whole.
 
 They contain the patterns that graph passes look for, and similar patterns that passes must not
 mistake for them. `draw` picks from `LAYERS`.
@@ -37,8 +37,7 @@ def _linear(d: Drawer, x: Made, features: int, activation: str = "{0}") -> Made:
 
 
 def _rows(d: Drawer, rank: int | None = None) -> Made:
-    """Return a floating-point tensor of that rank without empty axes, an existing one or a new
-    one."""
+    """Return an existing or new floating-point tensor of that rank, without empty axes."""
     rank = rank or d.rng.choice([2, 2, 3])
     found = d.pick(lambda v: is_floating(v.dtype) and len(v.shape) == rank and 0 not in v.shape)
     if found is not None and d.rng.random() < 0.6:
@@ -168,7 +167,7 @@ def upsampling(d: Drawer) -> None:
         [rng.choice([1, 2, 2, 3]) for _ in "hw"],
         [rng.randint(0, k // 2) for k in kernel],
     )
-    # Convolving an image of this size gives one of size `sides`; `s` sizes per axis do so.
+    # Convolving an image of this size gives one of size `sides`; on each axis, `s` sizes do so.
     size = tuple(
         max(1, (n - 1) * s + k - 2 * p + rng.randrange(s))
         for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
@@ -189,7 +188,7 @@ def resized(d: Drawer) -> None:
         mode = rng.choice(["nearest", "nearest-exact"])
     else:
         mode = rng.choice(["bilinear", "bicubic", "area"])
-    if x.dtype in ("float32", "float64") and rng.random() < 0.3:  # halves round points to borders
+    if x.dtype in ("float32", "float64") and rng.random() < 0.3:  # float16 rounds points to borders
         points = [rng.choice([1, 2, 5]), rng.choice([1, 3, 8])]
         grid = d.leaf([x.shape[0], *points, 2], x.dtype, -1.3, 1.3, "input")
         padding, kind = rng.choice(["zeros", "border"]), rng.choice(["bilinear", "bicubic"])
@@ -241,7 +240,7 @@ def recurrence(d: Drawer) -> None:
 
 
 def cells(d: Drawer) -> None:
-    """Add a hand-written recurrence: matmuls of each step and the previous state, maybe gated."""
+    """Add a hand-written, maybe gated recurrence: matmuls of each input and the previous state."""
     x, rng = _rows(d, 3), d.rng
     by_batch, hidden = rng.random() < 0.5, rng.choice([1, 3, 4, 16])
     steps, batch = (x.shape[1], x.shape[0]) if by_batch else x.shape[:2]
@@ -437,7 +436,7 @@ def experts(d: Drawer) -> None:
 
 
 def patches(d: Drawer) -> None:
-    """Split an image into blocks: pooled, repeated, or as rows of a matmul."""
+    """Pool the blocks of an image, stack them or use them as rows of a matmul; or repeat pixels."""
     x, rng = image(d), d.rng
     batch, channels, h, w = x.shape
     i, j = (rng.choice([f for f in range(1, 5) if n % f == 0]) for n in (h, w))

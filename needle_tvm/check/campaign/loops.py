@@ -1,12 +1,12 @@
-"""Draw loops for random programs: cells of random lines over states and slices."""
+"""Draw loops for random programs. Their bodies are random expressions of states and slices."""
 
 from __future__ import annotations
 
 from needle.op import Op
 from needle_tvm.check.campaign.drawer import Drawer, Made
 
-# Lines that keep values of shape (rows, n) in range. {a} and {b} are such values, {w} is a matrix
-# (n, n), {v} a vector (n,).
+# Expressions that keep values of shape (rows, n) in range. {a} and {b} are such values, {w} is a
+# matrix (n, n), {v} a vector (n,).
 _LINES = (
     "ops.tanh({a} + {b})", "{a} * 0.5 + {b} * 0.25", "ops.sigmoid({a}) * {b}", "{a} @ {w}",
     "ops.tanh({a} @ {w} + {b})", "ops.where({v} > 0, {a}, {b})", "({a} - {b}) * {v}",
@@ -22,7 +22,7 @@ _RESULTS = (*_LINES, "{a}.sum()", "{a}.sum(-1)", "{a}[0]", "ops.amax({a}, 0)", "
 
 
 def scan(d: Drawer, cls: type[Op]) -> bool:
-    """Draw a scan with one to three states. Its lines read states, slices and earlier lines."""
+    """Draw a scan with one to three states; its body reads states, slices and earlier results."""
     rng = d.rng
     steps, rows, n = d.extent([1, 2, 3, 5, 9]), d.extent([1, 2, 3, 5]), rng.choice([2, 3, 7, 16])
     dtype = d.float_dtype()
@@ -65,7 +65,7 @@ def _sequence(d: Drawer, shape: list[int], dtype: str) -> Made:
 
 
 def cond(d: Drawer, cls: type[Op]) -> bool:
-    """Draw a bool that chooses between two lines."""
+    """Draw a bool that chooses between two random expressions."""
     predicate, leaves = d.leaf([], "bool"), _square(d)
     one, other = (_line(d) for _ in "ab")
     text = f"ndl.cond({{4}}, lambda: ({one}), lambda: ({other}))"
@@ -73,7 +73,7 @@ def cond(d: Drawer, cls: type[Op]) -> bool:
 
 
 def while_loop(d: Drawer, cls: type[Op]) -> bool:
-    """Draw a line that runs as many times as an input says. The loop has no gradient."""
+    """Draw an expression that is repeated as often as an input says. The loop has no gradient."""
     times, leaves = d.leaf([], "int32", 0, 5), _square(d)
     line = _line(d, "s[1]")
     step = f"lambda s: (s[0] + 1, {line})"

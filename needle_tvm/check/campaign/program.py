@@ -125,7 +125,7 @@ class Program:
         return dataclasses.replace(self, dims=tuple(d for d in self.dims if d.name in used))
 
     def without_dim(self, size: Size) -> Program:
-        """Return the program with the example's size in place of a dim."""
+        """Return the program with a dim replaced by its size in the example."""
 
         def fixed(text: str) -> str:
             return re.sub(rf"\b{size.name}\b", str(size.example), text)

@@ -80,7 +80,7 @@ def _slice(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _unslice(d: Drawer, cls: type[Op]) -> bool:
-    """Add a slice, and put its values back into their places among zeros."""
+    """Add a slice, and put its values back in their positions among zeros."""
     value = _any(d, 1)
     key = _slices(d, value.shape)
     made = d.add(f"ops.slice({{0}}, {key})", value)
@@ -247,7 +247,7 @@ def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _pooled(d: Drawer, cls: type[Op]) -> bool:
-    """Add a pool whose windows fit into the image and are at most half padding."""
+    """Add pooling with windows that fit into the image and are at most half padding."""
     x, rng = image(d), d.rng
     kernel = tuple(rng.randint(1, min(4, n)) for n in x.shape[1:3])
     padding = tuple(rng.randint(0, k // 2) for k in kernel)
@@ -381,7 +381,7 @@ def _update(d: Drawer, cls: type[Op]) -> bool:
     sample = d.rng.choice(cls.samples)
     op: Any = cls(**sample.attributes)
     param = d.floating()
-    shape, squares = list(param.shape), ("v", "v_max")  # at least the squares of the other states
+    shape, squares = list(param.shape), ("v", "v_max")  # not below the other states' squares
     like = [
         d.leaf(
             [] if name in op.numbers else shape,

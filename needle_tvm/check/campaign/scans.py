@@ -26,7 +26,7 @@ def linear(d: Drawer, cls: type[Op]) -> bool:
 
 
 def ordered(d: Drawer, cls: type[Op]) -> bool:
-    """Add an ordering op, without its positions: for nearly equal values, rounding decides them."""
+    """Add an ordering op; drop the positions, which rounding decides for nearly equal values."""
     value = _along(d)
     axis = d.axis(value.shape)
     options = f"axis={axis}"

@@ -1,4 +1,4 @@
-"""The service that the campaign's processes are forked from: `judge.serve`, warmed up.
+"""The service of the campaign's processes: `judge.serve`, warmed up before they are forked.
 
 Importing this module does the imports and reads that a program needs, once for all programs.
 """

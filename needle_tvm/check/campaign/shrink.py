@@ -127,7 +127,7 @@ def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
 
 
 def _without(program: Program, gone: set[int], specs: dict[int, Spec]) -> Program:
-    """Return the program with leaves in place of the results of some steps."""
+    """Return the program with the results of some steps replaced by leaves."""
     made, leaves = _made(program), list(program.leaves)
     numbers = {i: i for i in range(len(leaves))}
     for number in (number for index in sorted(gone) for number in made[index]):
@@ -159,7 +159,7 @@ def _renumbered(
 
 
 def _renamed(program: Program, number: int, other: int) -> Program:
-    """Return the program with `other` in place of `number` wherever it is read."""
+    """Return the program with value `number` replaced by `other` wherever it is read."""
 
     def name(o: int) -> int:
         return other if o == number else o
@@ -183,7 +183,7 @@ def _pruned(program: Program) -> Program:
         *(program.leaves[i].shape for i in leaves),
         *(program.steps[i].expression for i in kept),
     ]
-    for name in sorted(names_in(texts)):  # some input must have the dim as a whole axis
+    for name in sorted(names_in(texts)):  # each dim must be the size of an input axis
         if not any(name in program.leaves[i].shape for i in leaves):
             leaves.append(next(i for i, leaf in enumerate(program.leaves) if name in leaf.shape))
     if not any(program.leaves[i].kind == INPUT for i in leaves):

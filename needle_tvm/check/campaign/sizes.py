@@ -48,7 +48,7 @@ class Size:
 
 
 class Extent(int):
-    """An extent that depends on dims. It is the number in the example, and prints as the
+    """An extent that depends on dims. Its int value is the size in the example; it prints as the
     expression.
 
     Arithmetic keeps both. Extents are equal if they are equal at every size; `<` compares numbers.

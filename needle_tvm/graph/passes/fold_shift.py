@@ -1,8 +1,8 @@
 """Folds two shifts in a row into one.
 
 Before: `add(add(y, a), b)`, where
-- `y` is a matmul or an NHWC, HWIO convolution that depends on an input: an addition to any other
-  value may be meant to round it, like the first addition in `(x + 1e8) - 1e8`,
+- `y` depends on an input and is a matmul or an NHWC, HWIO convolution (other values are left alone,
+  because adding to one may be a deliberate way to round it, as in `(x + 1e8) - 1e8`),
 - `a` and `b` have static shapes and depend on parameters of the function and constants alone;
   their sum has no more elements than the larger of them, and `y` has the result's shape,
 - nothing else reads `add(y, a)`.

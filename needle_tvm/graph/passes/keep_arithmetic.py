@@ -1,7 +1,7 @@
 """Keeps floating-point arithmetic as written.
 
-Before: an expression of a PrimFunc that TVM's simplifier would change by the rules for integers.
-This happens once inlining brings values together: the simplifier turns `(x + y) - y` into `x`,
+Before: an expression of a PrimFunc that TVM's simplifier would change by rules for integers. Such
+expressions arise when values are inlined. The simplifier turns `(x + y) - y` into `x`,
 although the sum was rounded, and `a - a` and `a == a` into 0 and true, even if `a` is NaN. It also
 changes `x < y or y <= x`, and a `Select` minus one of its alternatives.
 

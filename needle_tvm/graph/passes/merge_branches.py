@@ -103,9 +103,9 @@ def merged(
     factors: Sequence[te.Tensor],
     terms: Sequence[tuple[int, bool, tuple[int, int]]],
 ) -> te.Tensor:
-    """Return the weights of `shape` (kh, kw, C, N) of a sum of branches. `terms` has, for each
-    branch, its sign, whether it is a convolution, and the row and column of these weights where its
-    window begins."""
+    """Return the merged weights, of `shape` (kh, kw, C, N), of a sum of branches. `terms` has, for
+    each branch, its sign, whether it is a convolution, and the row and column of the merged window
+    where its own window begins."""
     _, _, inputs, _ = shape
 
     def element(row: Any, column: Any, c: Any, n: Any) -> Any:
@@ -130,7 +130,7 @@ def merged(
 
 
 def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
-    """Yield the last addition, and the sum, for each sum with branches to merge."""
+    """For each sum with branches to merge, yield its last addition and the sum."""
     values, readers = bindings_of(function), readers_of(function)
     origins = Origins(parameters_of(function), values.get)
 

@@ -1,13 +1,13 @@
-"""Moves permutations and reshapes to after elementwise operators.
+"""Moves permutations and reshapes past elementwise operators, from operands to results.
 
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
 - for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
   order already exists, for another reader; or a tensor of the same rank that varies along at most
   one axis, which is reshaped;
-- for a reshape: a tensor of no more axes that varies along the last axis only; or any tensor of the
-  view's own shape, which is reshaped to the rows. For images, the tensor may also vary along the
-  batch, if the view has the same batch.
+- for a reshape: a tensor that has no more axes than the view and varies along the last only; or any
+  tensor of the view's own shape, which is reshaped to the rows. For images, the tensor may also
+  vary along the batch, if the view has the same batch.
 The reshapes turn rows (M, N) into (..., N), or images (B, 1, W, N) into (B, W, N), (B, P, 1, N)
 into (B, H, W, N), or (B * D, H, W, N) into volumes (B, D, H, W, N). A concatenation may read
 several permutations in the same order. On a CPU, a slice may read a permutation, or an image's view

@@ -2,8 +2,8 @@
 
 Before: an expression of a PrimFunc adds, subtracts, multiplies or divides integers read from data.
 
-After: calls to functions of `tir.integers` do this, and TVM's simplifier does not look into them.
-If a function is built on another path, that path replaces its remaining arithmetic.
+After: calls to functions of `tir.integers` do the arithmetic, and TVM's simplifier does not look
+into them. Code that does not come through this pass gets the same treatment in `tir.lowering`.
 """
 
 from __future__ import annotations

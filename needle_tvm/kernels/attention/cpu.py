@@ -3,7 +3,7 @@
 A task is a block of queries of one head. Its scores are stored transposed, keys by queries, in a
 buffer that stays in the core's cache. So it needs no online rescaling, which Dao et al.
 ("FlashAttention", 2022) need because of a GPU's registers. Queries lie side by side in vectors, so
-that maximum, exponential and sum need no operations across lanes. Both matmuls keep their
+the maximum, exponential and sum need no operations across lanes. Both matmuls keep their
 accumulators in registers. Keys and values are read in place in any layout; only queries are
 transposed, one block at a time. The division by the sum of the exponentials comes last.
 """
@@ -31,7 +31,7 @@ ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
 _ROWS = 8  # rows of a register tile of one or two vectors: they hide a multiply-add's latency
-_ONE_VECTOR = 1.05  # time per query in one-vector tasks over two-vector tasks (1.04 on Zen 4)
+_ONE_VECTOR = 1.05  # time per query with one vector, relative to two vectors (1.04 on Zen 4)
 
 Element = Callable[..., Any]  # the element at (batch, head, position, feature or key)
 
@@ -169,7 +169,7 @@ def attention(
 
 @annotated(ATTENTION)
 def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) -> None:
-    """Schedule the blocks of `attention` (this module) in tasks, register tiles and vectors."""
+    """Schedule the blocks that `attention` defines, in tasks, register tiles and vectors."""
     queries, keys, rows, columns = (int(n) for n in sch.get(scores).annotations[ATTENTION])
     names = ("turned", "scaled", "top", "exponentials", "total", "sums", "attention")
     turned, scaled, top, e, total, sums, result = map(sch.get_sblock, names)

@@ -46,7 +46,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of, unbound
 from needle_tvm.tir.functions import module_of, static_shape
 
-_TYPICAL = 512  # in place of symbolic queries and keys when tiles are chosen
+_TYPICAL = 512  # assumed number of queries or keys, if symbolic, when tiles are chosen
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ state after each tile is the largest score so far, the sum of the exponentials, 
 values weighted by the exponentials, both relative to that score; a larger score rescales the sums
 (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al.,
 "FlashAttention", 2022, algorithm 1). So shared memory holds only one tile of scores, however many
-there are. Keys, values and queries are read in place in any layout.
+keys there are. Keys, values and queries are read in place in any layout.
 
     for queries of a head (blockIdx.x): for row group (threadIdx.y): for lane (threadIdx.x):
         shared q = the queries
@@ -227,8 +227,8 @@ class _Writer:
         return n * _LANES + self.lane
 
     def _column(self, c: Any) -> Any:
-        """Return the index of the thread's feature c of a value, so that features lie in whole
-        vectors if possible."""
+        """Return the index of the thread's feature c of a value. If possible, the thread's features
+        form whole vectors."""
         if self.tile.columns % _VECTOR:
             return c * _LANES + self.lane
         return c // _VECTOR * (_LANES * _VECTOR) + self.lane * _VECTOR + c % _VECTOR

@@ -242,7 +242,7 @@ def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
 def _copied(
     sch: Schedule, tiles: Any, copy: Any, images: int, rows: int, *, shared: bool
 ) -> Copied:
-    """Return the input that tasks copy for `images` tiles of images with `rows` output rows."""
+    """Describe the input that tasks copy, for `images` tiles of images with `rows` output rows."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
     all_images, *of_image = sch.get_loops(copy)
     count = images if is_symbolic(sch, all_images) else extent(sch, all_images)

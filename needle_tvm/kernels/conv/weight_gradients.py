@@ -113,6 +113,6 @@ class _Rewriter(Rewriter):
 
 
 def _parts(batch: int, pixels: int) -> int:
-    """Return the largest number of groups of a batch of images such that each has _TERMS pixels."""
+    """Return the largest number of equal groups of images that have at least _TERMS pixels each."""
     parts = range(max(1, min(batch, batch * pixels // _TERMS)), 0, -1)
     return next(count for count in parts if batch % count == 0)

@@ -40,7 +40,7 @@ _DTYPES = ("float32", "float64")
 # and read again, often by another core. On Zen 4 the cost is 13 to 30, less for larger images.
 _TRANSFORM = 20
 
-# The cost of waiting for all cores twice more, between the transforms and the matmuls: 5 us.
+# The cost of waiting for all cores two more times, between the transforms and the matmuls: 5 us.
 _WAITS = 600_000
 
 # Bytes of a transformed image: the image, its transform and the matmuls' results are in memory at

@@ -1,4 +1,4 @@
-"""Lets convolutions write large results with channels first, if nothing reads them otherwise.
+"""Lets convolutions write large results with channels first, if all readers want that layout.
 
 Before: `permute_dims(y)` from channels last to channels first, where
 - `y` is a convolution of `pack_conv` that is neither depthwise nor grouped, perhaps with

@@ -80,8 +80,8 @@ class _PairPacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """Lay a weight (K, N) out as (ceil(N / columns), K / 2, columns, 2), the last panel
-    zero-padded."""
+    """Lay a weight (K, N) out as (ceil(N / columns), K / 2, columns, 2), with the last
+    panel zero-padded."""
     k, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
     return te.compute(

@@ -39,7 +39,7 @@ from needle_tvm.tir.extents import (
 Layout = Callable[[te.Tensor, int], te.Tensor]
 
 _DTYPES = ("float32", "float64")
-_FEWEST_ROWS = 4  # rows of x from which on it pays off to pack w in every call
+_FEWEST_ROWS = 4  # fewest rows of x for which packing w in every call pays off
 
 
 def pack_weights(module: IRModule, target: Target) -> IRModule:
@@ -118,8 +118,8 @@ class _DensePacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """Lay a weight (..., N) out as (ceil(N / columns), ..., columns), the last panel
-    zero-padded."""
+    """Lay a weight (..., N) out as (ceil(N / columns), ..., columns), with the last
+    panel zero-padded."""
     *inner, n = map(extent_of, weight.shape)
     value = filled_up(weight, columns)
 
@@ -127,7 +127,7 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
         place = (*at[:-1], panel * columns + at[-1])
         if n % columns == 0:
             return value(*place)
-        # The panel's condition comes first: then whole panels need no check for each lane.
+        # The panel is checked first, so that whole panels need no check for each lane.
         whole = (panel + 1) * columns <= n
         return tirx.if_then_else(whole, weight(*place), value(*place))
 

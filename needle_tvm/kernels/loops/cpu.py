@@ -120,9 +120,9 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
 
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
-    """Find the loop along which an operand is contiguous, if the last loop has a larger stride in
-    that operand. Also return the number of the operand's axes after the last loop's axis if the
-    loops just before the last one index them in order; else 0.
+    """Return the loop along which an operand is contiguous, if the last loop has a larger stride in
+    that operand; else None. Also return how many of the operand's axes follow the last loop's axis,
+    if the loops just before the last one index them in order; else 0.
     """
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
@@ -144,7 +144,7 @@ def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
 
 
 def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:
-    """Vectorise a reduction across neighbouring results, which sum the same terms."""
+    """Vectorise a reduction across neighbouring results: each lane sums its own terms."""
     *outer, last = spatial
     if extent(sch, last) > 2 * lanes:
         rest, last = sch.split(last, [None, 2 * lanes])

@@ -32,13 +32,13 @@ _CHOICE = "prim.if_then_else"
 
 
 def split_loops(function: PrimFunc) -> PrimFunc:
-    """Rewrite every vectorised loop around one elementwise block that `cuts` divides."""
+    """Rewrite every vectorised loop around one elementwise block for which there are `cuts`."""
     return function.with_body(nests.map_nodes(function.body, NODES.loop, _changed))
 
 
 def cuts(block: Any, lanes: int) -> list[int]:
-    """Return the positions along the last axis of a block at which to split its loop, if it is to
-    be vectorised by `lanes`: in ascending order, without the axis's ends."""
+    """Return the positions along a block's last axis at which to split its loop, if it is to be
+    vectorised by `lanes`. The positions are in ascending order, without the axis's ends."""
     if not isinstance(block.body, NODES.store) or not block.iter_vars:
         return []
     axis = block.iter_vars[-1]
@@ -106,7 +106,7 @@ def _changes(comparison: Any, position: Any, end: int) -> set[int]:
 
 
 def _divisions(root: Any, position: Any) -> list[Any]:
-    """Return the quotients and remainders of `position` plus a constant by a constant."""
+    """Return the quotients and remainders of (`position` plus a constant) by a constant."""
 
     def fits(division: Any) -> bool:
         if not isinstance(division.b, tirx.IntImm) or variables_of(division.a) != {position}:

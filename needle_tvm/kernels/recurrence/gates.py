@@ -52,9 +52,9 @@ class GatesTile:
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
     """Return a tile of one vector of units and several rows, for a batch of at least one row.
 
-    The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
-    The tile has more than half of the most rows that fit: the number of rows that wastes the fewest
-    rows in the last tile, and the largest such number.
+    The sums of all rows stay in registers, alongside the gates' weights and a broadcast value.
+    The number of rows is more than half of the most that fit. Of these numbers, it is the one that
+    leaves the fewest rows of the last tile unused; of several such numbers, the largest.
     """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
@@ -72,8 +72,8 @@ def gates_tiles(
     least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
 ) -> list[GatesTile]:
     """Return the tiles for a symbolic batch of `least` to `most` rows, fewest rows first. There are
-    tiles of 1 and 2 rows for such batches; a larger batch will use the tile that covers it with the
-    fewest spare rows."""
+    tiles of 1 and 2 rows for batches of this size; a larger batch uses the tile that covers it with
+    the fewest spare rows."""
     largest = _most_rows(target, gates)
     rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
     fitting = sorted(each for each in rows if each <= largest)
@@ -230,7 +230,7 @@ class _Cell:
     def write(
         self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
     ) -> None:
-        """Write the kernel, whose code picks one of `tiles` (fewest rows first) by the batch."""
+        """Write the kernel, whose code picks one of `tiles` (fewest rows first) by batch size."""
         tile, *rest = tiles
         if not rest:
             self._tiles(s, tile, ins, outs)
@@ -352,7 +352,7 @@ class _Element:
 
 
 def _key(tensor: Any) -> Any:
-    # `==` on tensors builds an expression, so these are compared instead.
+    # `==` on tensors builds an expression, so their ops and output numbers are compared instead.
     return tensor.op, int(tensor.value_index)
 
 
@@ -365,8 +365,8 @@ def _emitted(op: Op, given: tuple[Any, ...]) -> Any:
 
 
 def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """Return, in the order of their computation, the values of one element per unit that several
-    other values read, so that they are computed once."""
+    """Return the values with one element per unit that several other values read, in the order of
+    their computation. The kernel computes each of them only once."""
     order: dict[Any, Any] = {}
     readers: dict[Any, int] = {}
 
@@ -462,7 +462,7 @@ def _is_matrix(spec: Any, h: Spec) -> bool:
 
 
 def _leaving(body: Body, inside: set[int]) -> list[int]:
-    """Return the steps of a set whose values other steps or the body's outputs read."""
+    """Return the steps in a set whose values other steps read or the body returns."""
     read = set(body.outputs)
     for number, step in body.numbered():
         if number not in inside:

@@ -35,8 +35,8 @@ _FEWEST_TERMS = 8  # with fewer terms, it is faster to add them one by one
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A reduction whose last `along` axes are contiguous in every operand that the terms do not
-    share."""
+    """A reduction whose last `along` axes are contiguous in every load that uses
+    them."""
 
     found: Reduction
     along: int
@@ -117,7 +117,7 @@ class _Writer:
         return rest
 
     def _total(self, before: Any) -> None:
-        """Combine all lanes by halves."""
+        """Combine all lanes into the result."""
         values: dict[Any, Any] = {}
         spatial, _, _ = self._begin("total", 1, values)
         where = self._indices(values)
@@ -151,7 +151,7 @@ class _Writer:
         self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: width}))
 
     def _along(self, position: Any) -> dict[Any, Any]:
-        """Return the indices along the contiguous axes of a position in their flattened range."""
+        """Return the index along each contiguous axis of a position in their flattened range."""
         values = {}
         axes = self._found.reduced[-self._along_axes :]
         for axis in reversed(axes[1:]):
@@ -185,8 +185,8 @@ def _contiguous(term: Any, reduced: list[Any]) -> int:
 
 
 def _is_stretch(load: Any, axes: list[Any]) -> bool:
-    """Return whether the last indices of a load are these axes, all but the first of which have the
-    buffer's full extents."""
+    """Return whether the last indices of a load are these axes, and all of them but the first have
+    the buffer's full extents."""
     count, variables = len(axes), {axis.var for axis in axes}
     indices, shape = list(load.indices), list(load.source.shape)
     if len(indices) < count or any(variables_of(i) & variables for i in indices[:-count]):

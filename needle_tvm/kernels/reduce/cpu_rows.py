@@ -76,7 +76,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
-    """Return whether only one row's vectors of `kernels.reduce.cpu_partial` are kept at a time."""
+    """Return whether `cpu_partial`'s vectors of partial results are kept for one row at a time."""
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]

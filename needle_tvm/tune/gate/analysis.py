@@ -79,7 +79,7 @@ def decides(function: PrimFunc) -> bool:
 
 
 def multiplied_dtypes(function: PrimFunc) -> set[str]:
-    """Return the floating-point dtypes of which the function multiplies two values.
+    """Return each floating-point dtype that both factors of some product have.
 
     A value that is widened before the multiplication counts by its stored dtype, because a tensor
     core reads the stored value.
@@ -111,8 +111,8 @@ def _narrow(expr: Any) -> Any:
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
     """Return, for each integer input, (lowest, highest + 1) of the values that are safe as indices.
 
-    An input used directly as an index may have any position along its axis, and one clamped to the
-    axis may have as many negative values too. An input that is used in other computations of an
+    An input used directly as an index may be any position along its axis. An input clamped to the
+    axis may also take as many negative values. An input that is used in other computations of an
     index has values 0 and 1, or only 0 if the axis has one position. All integer inputs share one
     range. Returns no ranges if no loaded value is used in an index.
     """

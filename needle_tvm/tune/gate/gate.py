@@ -30,7 +30,7 @@ _FACTS = "gate.json"
 _FORMAT = 1
 _GUARD = 16 << 10  # bytes before and after a result, to detect writes up to a few rows too far
 _UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never produces
-_RUNS = 2  # runs of the ordinary case, since a race between threads may go well once
+_RUNS = 2  # runs of the ordinary case, since one run may not reveal a race between threads
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Expected:
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
     `tolerance * scale` from its value; NaNs and infinities must be the same. The element at the
-    same position in an array of `alternatives` is correct too: it is there if rounding decides
-    between two correct answers.
+    same position in an array of `alternatives` is correct too; there are such arrays if rounding
+    decides between two correct answers.
     """
 
     values: Array
@@ -224,7 +224,7 @@ class Guarded:
 
     def surely_unwritten(self) -> Array:
         """Return `unwritten` for floats, else a mask that is False everywhere: only a float's
-        prefilled value, a special NaN, proves that the function did not write it."""
+        prefilled value, a special NaN, proves that the function did not write the element."""
         if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
             return np.zeros((), bool)
         return self.unwritten()
@@ -237,7 +237,7 @@ def is_float(dtype: str) -> bool:
 
 
 class Writer:
-    """Writes a gate: `add` each case, then call `finish`, without which the folder is no gate."""
+    """Writes a gate: `add` each case, then call `finish`; without it, the folder is not a gate."""
 
     def __init__(self, folder: Path, parameters: Sequence[Parameter]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

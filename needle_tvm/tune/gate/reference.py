@@ -29,9 +29,9 @@ from needle_tvm.tune.gate import analysis, cases
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writer, is_float
 
 FLOAT64 = "float64"
-_BYTES = 512 << 20  # limit of all cases together
+_BYTES = 512 << 20  # limit for all cases together
 _SECONDS = 60.0  # after this time, no further case is started
-_OWN_ERROR = 8.0  # error that the function itself may have, in tolerances; tanh may be coarse
+_OWN_ERROR = 8.0  # allowed error of the function itself, in tolerances; tanh may be coarse
 _CONDITION = 64.0  # largest ratio of intermediate values to the result
 _HEADROOM = 2  # powers of two between a large case and the first overflow
 _DRAWS = 4  # the most draws of ordinary inputs, until no result cancels to nearly zero

@@ -30,8 +30,8 @@ MAIN = "main"
 
 
 class Call(Protocol):
-    """A function with its arguments, arrays on a device, ready to be called. `most_calls` is the
-    limit for `clock` and `evaluate`."""
+    """A function, ready to be called with arguments on a device. `most_calls` is the limit for
+    `clock` and `evaluate`."""
 
     most_calls: int
 

@@ -202,7 +202,7 @@ class _Template:
             self._heartbeat = now + HEARTBEAT_SECONDS
 
     def _write(self, _: int = -1) -> None:
-        """Write as much as fits into the pipe, and register for the rest."""
+        """Write as much as fits into the pipe, and register to write the rest later."""
         answers = self._messages.answers
         while self._outgoing:
             try:

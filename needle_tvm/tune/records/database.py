@@ -36,7 +36,7 @@ class Database:
     def names(self, mod: IRModule) -> list[str]:
         """Return the names of the kernels equal to `mod`.
 
-        There may be several in merged stores, which differ in the names of variables.
+        A merged store may have several, which differ in the names of variables.
         """
         digest, found = tvm_names.structural_hash(mod), []
         for name, kernel in self.store.all(Kernel).items():

@@ -1,4 +1,4 @@
-"""The lines of a record store. Each states one fact; its SHA-256 protects it and is its name.
+"""The lines of a record store. Each states one fact, whose SHA-256 protects and names the line.
 
 A line is a JSON object with a fact, under the fact's kind, and the SHA-256 of the fact:
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Key:
     """Everything, except the module itself, that decides which code a schedule becomes.
 
-    `text` is canonical JSON with `target` (TVM's description, including its host), `features` (the
-    features that LLVM may use on the CPU that runs the code, or the host code of a GPU), `versions`
-    (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the PassContext).
+    `text` is canonical JSON with `target` (TVM's description, including its host), `features`
+    (those that a CPU's code, or a GPU's host code, may use), `versions` (tvm, tvm_ffi, llvm, and
+    cuda for a CUDA target) and `passes` (the PassContext).
     """
 
     text: str
@@ -69,7 +69,7 @@ def installed_versions(kind: str) -> dict[str, str]:
 
 
 def _features(target: Target) -> list[str]:
-    """Return LLVM's names for the features of the CPU that runs the code, or a GPU's host code."""
+    """Return LLVM's names for the features that a CPU's code, or a GPU's host code, may use."""
     from needle_tvm.target.info import TargetInfo
 
     try:

@@ -73,7 +73,7 @@ class Store:
     one line of text; by default it issues a warning.
 
     Raises RecordsError if the folder contains something else or records of another version of
-    needle, if others could have written to a store in the cache, or if there is no store and
+    needle, if other users could have written to a store in the cache, or if there is no store and
     `create` is false. Methods raise RecordsError if the file cannot be read or a write fails; a
     failed write leaves nothing in the store.
     """
@@ -354,8 +354,9 @@ def _reason(error: OSError) -> str:
 def _check_place(folder: Path, create: bool) -> bool:
     """Return whether the store in `folder` must be private, because the folder is in the cache.
 
-    The contents of the cache decide which code is compiled and run. Raises RecordsError if others
-    could have written to it. With `create`, the cache folder is first created and made private.
+    The contents of the cache decide which code is compiled and run. Raises RecordsError if other
+    users could have written to it. With `create`, the cache folder is first created and made
+    private.
     """
     private = cache.holds(folder)
     try:

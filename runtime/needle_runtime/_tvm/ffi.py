@@ -82,8 +82,8 @@ def read_symbols() -> threading.Thread:
     """Start and return a thread in which tvm_ffi reads the symbols of all loaded libraries.
 
     tvm_ffi reads them for the traceback of the first error that a C++ function raises, and
-    importing TVM's compiler raises several. If PyTorch is loaded, this takes 0.6 s, but without the
-    GIL, so PyTorch can record a model at the same time. At exit, Python waits for the thread.
+    importing TVM's compiler raises several. If PyTorch is loaded, this takes 0.6 s, but it releases
+    the GIL, so PyTorch can record a model at the same time. At exit, Python waits for the thread.
     """
 
     def fail() -> None:

@@ -38,8 +38,8 @@ def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
             reason = str(error).strip().splitlines()[0]
             refused.append(f"{where} ({reason.rpartition(f'{name}: ')[2]})")
     raise ArtifactError(
-        f"compiled code cannot be loaded here, from {', nor from '.join(refused)}; set TMPDIR to a "
-        "folder that can be written to and is not mounted noexec"
+        f"compiled code cannot be loaded here: not from {', nor from '.join(refused)}; set TMPDIR "
+        "to a folder that can be written to and is not mounted noexec"
     )
 
 
@@ -66,8 +66,8 @@ def _in_memory(code: bytes) -> Iterator[str]:
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(code)
-        # Descriptor numbers are reused, but names must not be. Each part of `unique` is another
-        # way to write a slash.
+        # Descriptor numbers are reused, but names must not be. Each part of `unique` is one of
+        # two ways to write a slash.
         number = int.from_bytes(os.urandom(8), "big")
         unique = "".join("/./" if bit == "1" else "//" for bit in f"{number:064b}")
         name = f"/proc/self{unique}fd/{descriptor}"

@@ -1,4 +1,4 @@
-"""Converts arrays that users pass to NumPy, and describes them in messages."""
+"""Converts the arrays that users pass into NumPy arrays, and describes them in messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from needle_runtime.errors import InputError
 
 
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """Return an array, an object with `__dlpack__` or a value that NumPy can convert as an ndarray.
+    """Convert `value` to an ndarray: an array, an object with `__dlpack__`, or anything else that
+    NumPy can convert.
 
     The memory is shared if possible; a PyTorch tensor that requires gradients is detached. Raises
     InputError, whose message begins with `what`, for a value that is not an array, for an array

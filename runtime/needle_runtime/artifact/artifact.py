@@ -66,7 +66,7 @@ class Artifact:
 
         With `require_signature`, the PEM file of an Ed25519 public key, the artifact must be signed
         with that key. `unread` names files whose hashes are not checked here, because the caller
-        reads them next, which checks the hashes: this halves the time for large weights.
+        reads them next, and reading checks the hashes. This halves the time for large weights.
 
         Raises ArtifactError if a file is missing, unexpected or differs from its recorded size or
         SHA-256, and the errors of `read_manifest`.
@@ -98,7 +98,7 @@ class Artifact:
 
     @property
     def target(self) -> Mapping[str, Any]:
-        """The target of the code: its "kind", and "arch", or "mcpu" and "features"."""
+        """The code's target: "kind" and, for a GPU, "arch"; for a CPU, "mcpu" and "features"."""
         target: dict[str, Any] = self.manifest["target"]
         return target
 
@@ -114,7 +114,7 @@ class Artifact:
 
     @property
     def checked(self) -> bool:
-        """Whether the first check compared the code's results with the model's."""
+        """Whether the code's results were compared with the model's when the artifact was built."""
         return bool(self.manifest.get("checked", False))
 
     def read(self, name: str) -> bytes:
@@ -187,7 +187,7 @@ class Artifact:
         here, needed = versions.installed("needle-runtime"), needed_runtime(self.manifest)
         if here is not None and minor_version(here) < minor_version(needed):
             raise ArtifactError(
-                f"{self.path}: needs needle-runtime {needed} or later, here is {here}: "
+                f"{self.path}: needs needle-runtime {needed} or later, but {here} is installed: "
                 "pip install --upgrade needle-runtime"
             )
         mine, recorded = versions.pair(), self.manifest["versions"]
@@ -197,12 +197,12 @@ class Artifact:
             wanted = recorded.get(name)
             if version == versions.UNKNOWN:
                 raise ArtifactError(
-                    f"{self.path}: was built with {name} {wanted}; here it is missing, or does "
-                    f"not tell its version: {versions.FFI_HINT}"
+                    f"{self.path}: was built with {name} {wanted}, which is not installed here or "
+                    f"does not report its version: {versions.FFI_HINT}"
                 )
             if wanted != version:
                 raise ArtifactError(
-                    f"{self.path}: was built with {name} {wanted}, here is {version}"
+                    f"{self.path}: was built with {name} {wanted}, but {version} is in use here"
                 )
 
     def check_runs_here(self) -> None:

@@ -18,7 +18,7 @@ class ArraySpec:
 
     name: str
     shape: Shape  # ints, and extents that depend on the dims
-    dtype: str  # a name, since NumPy's bfloat16 would need a package that only running needs
+    dtype: str  # a name: NumPy's bfloat16 needs a package that is needed only to run
     range: Shape | None = None  # (least, largest)
 
 

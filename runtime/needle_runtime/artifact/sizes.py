@@ -51,8 +51,8 @@ class Dim:
 
 
 class Extent:
-    """An extent that depends on dims. Extents are equal if their texts are. Raises ValueError for
-    invalid text."""
+    """An extent that depends on dims. Extents are equal if their texts are equal. Raises
+    ValueError for invalid text."""
 
     def __init__(self, text: str, dims: Sequence[str]) -> None:
         self.text = text
@@ -74,7 +74,7 @@ class Extent:
         return self._value(sizes)
 
     def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
-        """Return (i, factor, added) if the extent always is factor * size of dims[i] + added, with
+        """Return (i, factor, added) if the extent is always factor * size of dims[i] + added, with
         a factor above 0; None if it has another form."""
         used = [i for i, dim in enumerate(dims) if dim.name in self.names]
         if self._divides or len(used) != 1:
@@ -181,7 +181,7 @@ class Sizes:
             sizes[dim.name] = size
             if rest or not dim.allows(size):
                 whole = at.extent.text == dim.name
-                rule = str(dim) if whole else f"{at.extent} is wanted and {dim}"
+                rule = str(dim) if whole else f"{at.extent} is expected and {dim}"
                 raise InputError(
                     f"input {at.name!r} has {extent} along axis {at.axis}, where {rule}"
                 )
@@ -193,14 +193,15 @@ class Sizes:
 
     def _differs(self, each: _Axis, size: int, wanted: int, sizes: Mapping[str, int]) -> InputError:
         by = ", ".join(
-            f"{dim.name} = {sizes[dim.name]} by input {at.name!r}, axis {at.axis}"
+            f"{dim.name} = {sizes[dim.name]} from input {at.name!r}, axis {at.axis}"
             for dim, at, *_ in self._first
             if dim.name in each.extent.names
         )
         is_dim = each.extent.text in sizes
         what = each.extent.text if is_dim else f"{each.extent.text} = {wanted}"
         return InputError(
-            f"input {each.name!r} has {size} along axis {each.axis}, where {what} is wanted ({by})"
+            f"input {each.name!r} has {size} along axis {each.axis}, where {what} is expected"
+            f" ({by})"
         )
 
 

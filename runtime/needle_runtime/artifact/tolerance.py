@@ -87,7 +87,8 @@ def estimated_tolerances(
     precision: str = FLOAT32,
 ) -> list[float]:
     """Return, for each of `outputs`, the allowed difference between two computations, relative to
-    its magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
+    the output's magnitude, if only the model's signature (`outputs`, `params`, `precision`) is
+    known.
 
     Every weight with at least two axes counts as a layer. All layers' sums are assumed to be as
     long as the longest sum that any of the weights allows.
@@ -138,7 +139,7 @@ def compare(
     A floating or complex element may be off by `bound` times `scale`. The scale is one number for
     the whole array, since a sum that cancels to nearly zero carries the rounding errors of its
     large terms. None means the largest finite magnitude of `expected`, or 1 if that is 0. NaNs and
-    infinities must be in the same places; integers and bools must be equal.
+    infinities must be at the same positions; integers and bools must be equal.
 
     With `same_dtype` False, the widths of dtypes may differ, for an `expected` that was computed in
     a wider dtype. An element that agrees with one of `others` is also correct. Elements that are
@@ -174,8 +175,8 @@ def compare(
 
 
 def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    """Return the largest relative difference among several results, whose dtypes may have other
-    widths; infinite if there are more or fewer results than expected."""
+    """Return the largest relative difference among several results, whose dtypes may differ in
+    width; infinite if there are more or fewer results than expected."""
     if len(expected) != len(found):
         return math.inf
     pairs = zip(expected, found, strict=True)

@@ -57,7 +57,7 @@ def _read(data: bytes) -> Elf:
     values = dict(entries)
 
     def place(tag: int) -> int:
-        """Return the file offset of a table; its entry `tag` has the address in memory."""
+        """Return the file offset of a table whose address in memory is the entry `tag`."""
         return next(
             values[tag] - address + offset
             for kind, _, offset, address, _, length in segments

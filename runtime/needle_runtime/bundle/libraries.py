@@ -30,7 +30,8 @@ _RTLD_DI_LINKMAP = 2
 
 class Libraries:
     """Finds libraries for one `machine`: first in a folder that the user names or in this
-    installation, then in the system or, for another architecture, with its C++ compiler."""
+    installation, then in the system or, for another architecture, by asking that architecture's C++
+    compiler."""
 
     def __init__(self, machine: str, folder: Path | None) -> None:
         """`folder` has the runtime's libraries in `lib`, or in `needle_runtime/lib`, `tvm_ffi/lib`

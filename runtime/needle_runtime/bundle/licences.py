@@ -14,7 +14,7 @@ from needle_runtime._tvm.versions import own_library_folders
 class _Project:
     """A project whose libraries a bundle may contain; `libraries` has prefixes of their names.
     `texts` has the names of the licence's files in the installed Python package `distribution`, or
-    patterns below /usr/share if that is None."""
+    patterns below /usr/share if `distribution` is None."""
 
     libraries: tuple[str, ...]
     licence: str

@@ -50,8 +50,8 @@ def bundle(
     runtime: StrPath | None = None,
     require_signature: StrPath | None = None,
 ) -> Bundle:
-    """Write the artifact at `path`, the C and C++ interface and every library that it needs, except
-    libc, to the folder `out`. The artifact's bytes are checked and then copied unchanged.
+    """Write the artifact at `path`, the C and C++ interface and every library that they need,
+    except libc, to the folder `out`. The artifact's bytes are checked and then copied unchanged.
 
     `runtime` is a folder with the libraries; the default is this installation, which has libraries
     for this machine's architecture. An existing bundle at `out` is replaced as a whole or not at

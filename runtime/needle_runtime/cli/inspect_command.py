@@ -34,7 +34,7 @@ def add_inspect(
     path: str,
     drawn: str,
 ) -> None:
-    """Add `inspect` for `what`; `path` describes the file, `drawn` the boxes of its graph."""
+    """Add `inspect` for `what`; `path` is the path's help, `drawn` names the graph's boxes."""
     about = f"print the inputs, outputs and facts of {what}, and draw its graph"
     parser = add_command(subparsers, "inspect", about, command, path)
     parser.epilog = "Only the manifest is read; verify checks the files."

@@ -5,8 +5,9 @@ synced, and then the folder takes the target's place in one step: a reader sees 
 the new ones, even after a crash or a power cut. A killed process cannot clean up; another process
 does it (`scratch.reaped`), unless that one is killed as well. The next process to write there then
 removes the leftovers, which it recognises by their name and by a lock that nobody holds. A lock
-ends with its process, even if the process id is reused. Without locks, as on most network file
-systems, no leftovers of other processes are removed. This module uses only the standard library.
+is released when its process ends, even if the process id is reused. Without locks, as on most
+network file systems, no leftovers of other processes are removed. This module uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from needle_runtime.process.scratch import reaped
 
 _MARK = ".needle-"  # in the names of temporary siblings
-_NAME_LENGTH = 32  # characters of the target's name in a temporary name: names have a limit
+_NAME_LENGTH = 32  # characters of the target's name in a temporary name: a name's length is limited
 _TEMPORARY = re.compile(rf"\..*{re.escape(_MARK)}[0-9a-f]{{16}}", re.DOTALL)
 _OLD = "old"  # in a temporary sibling: the target that is about to be replaced
 _TRIES = 100  # attempts to make a temporary sibling if others remove it at once
@@ -128,7 +129,7 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             if not left or not path.parent.is_dir():
                 raise
             continue
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed either
+        with contextlib.suppress(OSError):  # without locks, no leftovers are removed
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.exists():
             return path, descriptor

@@ -24,7 +24,7 @@ _MOST_REPEATS = 1_000_000  # all times are kept in memory
 def open_streams() -> None:
     """Open standard streams that the caller has closed (`>&-`) to the null device.
 
-    Otherwise Python has None for them, and the next opened file gets their number.
+    Otherwise Python sets them to None, and the next file that is opened gets the descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -123,7 +123,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
             raise UsageError(f"{path}: is a folder, not a file")
         if not os.access(there, os.W_OK):
             raise UsageError(f"{path}: {there} is not writable")
-        # Permission alone is not enough: files in /proc and on full disks cannot be made.
+        # Permission alone is not enough: files cannot be created in /proc or on a full disk.
         with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
             pass
     except OSError as error:

@@ -20,8 +20,8 @@ SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 MOST_THREADS = 4096  # larger numbers are mistakes: a system cannot start so many threads
 
 # The number of times that an idle worker checks for work before it sleeps; between checks it yields
-# its core. TVM's default of 300,000 checks takes about 0.2 s; during this time the worker obstructs
-# other threads, and the process cannot end.
+# its core. TVM's default of 300,000 checks takes about 0.2 s; during this time the worker slows
+# other threads down, and the process cannot end.
 _SPINS = 30_000
 
 # The variables that common numeric libraries read when they are loaded.
@@ -54,8 +54,8 @@ def thread_environment(threads: int) -> dict[str, str]:
 def available_cores(root: str | os.PathLike[str] = "/") -> int:
     """Return the number of cores that this process may use.
 
-    It is the number of cores in the process's affinity, or its cgroup's CPU quota, rounded up, if
-    the quota is smaller. If `NEEDLE_NUM_THREADS` is set, its value is returned instead. `root` is
+    It is the number of cores in the process's affinity mask or, if it is smaller, the CPU quota of
+    its cgroup, rounded up. If `NEEDLE_NUM_THREADS` is set, its value is returned instead. `root` is
     the folder that contains /proc and /sys (tests pass their own tree).
 
     Raises UsageError if `NEEDLE_NUM_THREADS` is not an integer from 1 to 4096.

@@ -276,7 +276,7 @@ def _start(
 
 
 class _Contender:
-    """A contestant in its process."""
+    """A contestant and the process that runs it."""
 
     def __init__(self, contestant: Contestant, outputs_path: Path, timeout: float) -> None:
         self.name, self.repeats = contestant.name, contestant.repeats

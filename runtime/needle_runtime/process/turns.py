@@ -25,8 +25,8 @@ class _Turn:
     """A reentrant lock for work that changes process-wide state while it runs.
 
     TVM's solver (Z3) sets a SIGINT handler and then restores the old one as C's `signal` does.
-    After that, a signal no longer ends a wait for a lock, so Ctrl-C takes effect only when the wait
-    is over.
+    After that, a signal no longer interrupts a wait for a lock, so Ctrl-C takes effect only when
+    the wait is over.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class _Turn:
 
 
 # TVM's builders, parsers and tags keep unfinished work in process-wide variables, as does
-# PyTorch's export. LLVM does not: code generation takes no turn. A fork waits for the turn's end,
-# so that the child never sees unfinished work.
+# PyTorch's export. LLVM does not, so generating code needs no turn. A fork waits for the end of
+# the turn, so that the child never sees unfinished work.
 compiling = _Turn()
 
 _choosing = threading.Lock()

@@ -1,4 +1,4 @@
-"""The features of this machine's processor, by LLVM's names, read from the processor itself.
+"""The features of this machine's processor, named as in LLVM and read from the processor itself.
 
 On x86, a native module executes the instruction CPUID; on Arm, Linux passes the features to every
 process (getauxval). Without either, /proc/cpuinfo is read. That file may be missing, and under an

@@ -1,7 +1,7 @@
 """This machine's NVIDIA GPUs, as the CUDA driver describes them. This module imports neither TVM
 nor needle.
 
-`spec` and the runtime look GPUs up here. Names and numbers of attributes are as in cuda.h
+`needle_tvm.target.spec` and the runtime use it. Names and numbers of attributes are as in cuda.h
 (`CUdevice_attribute`), an ABI that only grows.
 """
 

@@ -35,8 +35,8 @@ def missing_features(required: Iterable[str]) -> list[str] | None:
 def openblas_environment() -> dict[str, str]:
     """Return the environment in which NumPy runs fastest here.
 
-    OpenBLAS takes processors newer than itself for much older ones, so it is told about AVX-512.
-    The environment is empty without AVX-512, where that setting would crash.
+    OpenBLAS mistakes processors newer than itself for much older ones, so it is told about AVX-512.
+    Without AVX-512 that setting would crash, so the environment is empty.
     """
     known = "avx512f" in (processor().features or ())
     return {"OPENBLAS_CORETYPE": "SKYLAKEX"} if known else {}
@@ -51,7 +51,7 @@ def identity() -> str:
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """Return the machine as JSON values, to accompany figures; `threads` is the number used."""
+    """Describe the machine as JSON values, for benchmark results; `threads` is the number used."""
     return {
         "processor": processor().model or "unknown",
         "cores": os.cpu_count(),

@@ -1,7 +1,7 @@
 """The kinds of targets, each named after TVM's code generator for it. This module imports no
 compiler.
 
-Tables of rules, passes and limits are keyed by them.
+Tables of rules, passes and limits are keyed by these kinds.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ void Call::keep(size_t number, const ffi::Tensor& result) {
     output.keep(output.given);
     return;
   }
-  bool shared = false;  // with memory that the next call changes
+  bool shared = false;  // whether the next call changes the memory of the result
   for (const Input& input : inputs_) shared = shared || input.window.GetDLTensorPtr()->data == data;
   for (const ffi::Tensor& each : program_->state_) shared = shared || data_of(each) == data;
   if (shared) {

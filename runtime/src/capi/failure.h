@@ -16,7 +16,7 @@ struct Failure : std::runtime_error {
   needle_status status;
 };
 
-// Joins texts or numbers into one text.
+// Joins strings or numbers into one string.
 template <class T>
 std::string joined(const std::vector<T>& parts, const char* between = ", ") {
   std::string text;

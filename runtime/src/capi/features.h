@@ -1,4 +1,4 @@
-// The features of this machine's processor, by LLVM's names.
+// The features of this machine's processor, named as in LLVM.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace needle::capi {
 
-// The names among `required` that this processor lacks, or that are not names for its architecture.
+// The features in `required` that this processor lacks or that its architecture does not have.
 std::vector<std::string> missing_features(const std::vector<std::string>& required);
 
 }  // namespace needle::capi

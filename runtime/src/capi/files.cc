@@ -105,8 +105,8 @@ Bytes read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const Bytes& bytes) {
-  // Not mkostemp, whose files only their owner may read. The umask must decide; reading it would
-  // change it for other threads.
+  // mkostemp would make files that only their owner may read. The umask must decide instead, and
+  // reading it would change it for other threads.
   static std::atomic<unsigned> count{0};
   std::string temporary;
   int descriptor = -1;

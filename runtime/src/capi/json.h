@@ -1,5 +1,5 @@
 // Access to JSON that tvm_ffi parses. If a part is missing or of another type, the functions throw
-// std::invalid_argument with its name.
+// std::invalid_argument naming it.
 #pragma once
 
 #include <tvm/ffi/extra/json.h>

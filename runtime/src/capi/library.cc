@@ -29,8 +29,8 @@ void load_tvm() {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   if (ffi::Function::GetGlobal(kLoader).has_value()) return;
-  // First by its path beside this library: if dlopen is intercepted, as by sanitizers, the loader
-  // does not see this library's RUNPATH.
+  // Try the path beside this library first: if dlopen is intercepted (by sanitizers, for example),
+  // the loader does not see this library's RUNPATH.
   const std::string name = "libtvm_runtime.so";
   Dl_info self;
   if (dladdr(reinterpret_cast<void*>(&load_tvm), &self) != 0 && self.dli_fname != nullptr) {
@@ -61,7 +61,7 @@ bool write_all(int descriptor, const Bytes& bytes) {
   return true;
 }
 
-// In memory: needs no disk, and leaves nothing behind if the process is killed.
+// A copy in memory needs no disk, and leaves nothing behind if the process is killed.
 class MemoryCopy : public Copy {
  public:
   explicit MemoryCopy(const Bytes& bytes) : descriptor_(memfd_create("needle-load", MFD_CLOEXEC)) {
@@ -145,10 +145,10 @@ ffi::Module load_code(const Bytes& library, const std::string& path) {
       reason = (folder.empty() ? "memory" : folder) + " (" +
                (at == 0 ? text.substr(copy->name.size() + 2) : text) + ")";
     }
-    refused += (refused.empty() ? "from " : ", nor from ") + reason;
+    refused += (refused.empty() ? "not from " : ", nor from ") + reason;
   }
   throw Failure(NEEDLE_ERROR_TARGET,
-                path + ": the code cannot be loaded here, " + refused +
+                path + ": the code cannot be loaded here: " + refused +
                     "; set TMPDIR to a folder that can be written to and is not mounted noexec");
 }
 

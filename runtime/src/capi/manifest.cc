@@ -189,8 +189,8 @@ void check_versions(const std::string& path, const json::Object& manifest) {
   // Artifacts of version 0.1.0 have no such entry.
   const std::string needed = json::get<json::ffi::String>(required, "needle_runtime", "0.1");
   if (minor_version(NEEDLE_VERSION) < minor_version(needed))
-    throw Failure(NEEDLE_ERROR_ARTIFACT,
-                  path + ": needs needle-runtime " + needed + " or later, here is " NEEDLE_VERSION);
+    throw Failure(NEEDLE_ERROR_ARTIFACT, path + ": needs needle-runtime " + needed +
+                                             " or later, but " NEEDLE_VERSION " is installed");
   const auto versions = json::get<json::Object>(manifest, "versions");
   const std::string tvm = json::text(versions, "tvm"), tvm_ffi = json::text(versions, "tvm_ffi");
   std::string here;

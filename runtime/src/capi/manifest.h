@@ -29,7 +29,7 @@ struct Function {
   size_t states = 0;
   std::vector<std::vector<std::string>> ties;               // names of one parameter
   std::map<std::string, std::optional<std::string>> fixed;  // constants, with their digests
-  std::string transform;                                    // packs the weights; or ""
+  std::string transform;                                    // packs the weights; "" if none does
   bool any_address = false;
   std::vector<std::pair<size_t, size_t>> in_place;  // (output, input)
   Sizes sizes;
@@ -39,7 +39,7 @@ struct Manifest {
   Function main;
   std::string kind, mcpu;
   std::vector<std::string> features;
-  int threads = 0;  // that the code was scheduled for; 0 if unknown
+  int threads = 0;  // the number that the code was scheduled for; 0 if unknown
 };
 
 // Reads the manifest of the artifact in a folder and checks the signature (if `public_key` is not

@@ -16,7 +16,7 @@ namespace needle::capi {
 namespace {
 
 // The virtual machine's allocators: the naive one asks the system each time; the pooled one keeps
-// freed memory for the next allocation of the same size, so it is not for sizes that differ from
+// freed memory for the next allocation of the same size, so it is not used if sizes differ from
 // call to call.
 constexpr int kNaive = 1, kPooled = 2;
 

@@ -27,7 +27,7 @@ class Program {
   Program(const std::string& path, const needle_options& options);
 
   const Function& main() const { return manifest_.main; }
-  // The arrays of a kind: the inputs and outputs without the state.
+  // The arrays of a kind. Inputs and outputs do not include the state.
   const ArraySpec* specs(needle_kind kind, size_t* count) const;
   const ArraySpec& spec(needle_kind kind, const std::string& name, size_t* index) const;
 
@@ -79,7 +79,7 @@ class Call {
     size_t bytes = 0;
     std::optional<tvm::ffi::Tensor> window;  // for code that writes to given memory
     std::optional<tvm::ffi::Tensor> own;     // memory of the call, or the code's result
-    // Of the last run that succeeded; `shape` and `bytes` may belong to a later one that failed.
+    // The result of the last successful run; `shape` and `bytes` may belong to a later failure.
     const void* data = nullptr;
     std::vector<int64_t> data_shape;
     size_t data_bytes = 0;

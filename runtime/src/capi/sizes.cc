@@ -218,7 +218,7 @@ std::vector<int64_t> Sizes::of(const std::vector<std::vector<int64_t>>& shapes) 
       rule += "from " + std::to_string(dim.min) + " to " + std::to_string(dim.max);
     }
     const bool whole = at.extent.text() == dim.name;
-    fail(at, whole ? rule : at.extent.text() + " is wanted and " + rule);
+    fail(at, whole ? rule : at.extent.text() + " is expected and " + rule);
   }
   for (const Axis& each : axes_) {
     int64_t wanted = 0;
@@ -228,7 +228,7 @@ std::vector<int64_t> Sizes::of(const std::vector<std::vector<int64_t>>& shapes) 
       fail(each, each.extent.text() + " is too large");
     }
     if (shapes[each.input][each.axis] != wanted)
-      fail(each, each.extent.text() + " = " + std::to_string(wanted) + " is wanted");
+      fail(each, each.extent.text() + " = " + std::to_string(wanted) + " is expected");
   }
   return sizes;
 }

@@ -30,7 +30,7 @@ class Extent {
   bool is_open() const { return !text_.empty(); }
   // The value for these sizes of the dims. Throws std::overflow_error.
   int64_t at(const std::vector<int64_t>& sizes) const;
-  // factor * dim + added, with a factor above 0, if the extent has this value at every size.
+  // Returns factor * dim + added, with factor > 0, if the extent equals it at every size.
   std::optional<Line> linear(const std::vector<Dim>& dims) const;
   const std::string& text() const { return text_; }
 
@@ -59,8 +59,8 @@ class Sizes {
   Sizes(std::vector<Dim> dims, const std::vector<NamedShape>& inputs);
 
   const std::vector<Dim>& dims() const { return dims_; }
-  // The size of each dim. `shapes` have the right numbers of axes. Raises a Failure (INPUT) for a
-  // size that a dim does not allow, and for two inputs that disagree.
+  // The size of each dim. `shapes` must have the right numbers of axes. Raises a Failure (INPUT)
+  // for a size that a dim does not allow, and for two inputs that disagree.
   std::vector<int64_t> of(const std::vector<std::vector<int64_t>>& shapes) const;
 
  private:

@@ -19,7 +19,7 @@ namespace needle::capi {
 
 namespace ffi = tvm::ffi;
 
-// Code that was not built for inputs at any address crashes if memory is aligned to less.
+// Compiled code crashes if memory is less aligned, unless it was built for inputs at any address.
 constexpr size_t kAlignment = 64;  // bytes
 
 struct Aligned {

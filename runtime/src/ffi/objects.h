@@ -40,7 +40,7 @@ inline TVMFFIAny tensor_argument(void* tensor) {
 }
 
 // A tvm_ffi tensor over the caller's memory, created once and pointed at new memory for each call.
-// TVM's C interface cannot create one, so this code does, in the interface's layout.
+// TVM's C interface cannot create one, so this code does, with the layout that it defines.
 struct Window {
   TVMFFIObject header;
   DLTensor tensor;

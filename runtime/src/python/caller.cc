@@ -111,7 +111,7 @@ void clear_error() {
   if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
 }
 
-// Returns the exchange table of a class; null if it has none, or with an interrupt set.
+// Returns the exchange table of a class; null if it has none, or if an interrupt is set.
 const DLPackExchangeAPI* api_of(PyTypeObject* type) {
   PyObject* capsule =
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
@@ -250,7 +250,7 @@ bool has_shape(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
 }
 
 // Points an input's window at an argument's memory, or at an aligned copy. Returns false if the
-// argument does not fit, for kinds of arrays that are left to Python, and with an interrupt set.
+// argument does not fit, for kinds of arrays that are left to Python, and if an interrupt is set.
 bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims, int threads) {
   DLTensor& window = input.window->tensor;
   void* data;

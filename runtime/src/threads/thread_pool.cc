@@ -34,18 +34,18 @@ constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed t
 // In a training loop, the next kernel follows within microseconds; waking a thread takes tens of
 // microseconds.
 constexpr nanoseconds kSpin(150'000);
-// How long a thread spins for other threads of its call before it sleeps: the other threads' cores
-// may be taken, or they may need this thread's core.
+// How long a thread spins while it waits for other threads of its call, before it sleeps: those
+// threads' cores may be taken, or they may need this thread's core.
 constexpr nanoseconds kPatience(30'000);
 // How long a thread that is awake and has a core may take to join a team.
 constexpr nanoseconds kJoin(3'000);
 constexpr nanoseconds kWaking(60'000);  // the same for a thread that sleeps, on an idle machine
 // If a team takes this much longer than its caller alone, and a worker's core was taken meanwhile,
-// the team has probably waited for that worker. The caller then works alone for a while, and longer
-// each time that this soon happens again.
+// the team has probably waited for that worker. The caller then works alone for a while, and for
+// twice as long if the same happens again soon.
 constexpr nanoseconds kDelay(50'000);
 constexpr nanoseconds kShortest(250'000), kLongest(8'000'000);
-constexpr int kOften = 16;  // "soon": within this multiple of the last while
+constexpr int kOften = 16;  // "soon": within this multiple of the last such period
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -127,9 +127,9 @@ class Signal {
 // before the piece is finished, so the fields of the call are stable for the owner; a late worker's
 // exchange fails because the number of the call has changed.
 //
-// A team's tasks wait for each other at barriers, so all of them must run. Each worker gets the
-// offer of a task in its seat: (number of the call << 2) | state. Workers join; the caller
-// withdraws the offers that no worker took in time, and tells the workers that joined to go.
+// A team's tasks wait for each other at barriers, so all of them must run. Each worker is offered
+// a task in its seat: (number of the call << 2) | state. Workers join; the caller withdraws the
+// offers that no worker took in time, and tells the workers that joined to go.
 class Pool {
  public:
   bool try_run(int threads, int64_t n, int64_t pieces, RangeFn fn, void* context) {

@@ -69,7 +69,7 @@ static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, vo
   binary_row<fn::power, T, T>(av, sa, bv, sb, ov, n);
 }
 
-// Converts a prefix of n adjacent elements by dedicated instructions; returns its length, or 0.
+// Converts a prefix of n adjacent elements with dedicated instructions; returns its length, or 0.
 template <class In, class Out>
 static inline int64_t convert_lanes(const In*, Out*, int64_t) {
   return 0;

@@ -16,10 +16,10 @@ constexpr int kMaxAxes = 3, kMaxTaps = 4, kMaxCorners = 16;
 
 template <class T>
 struct Grid {
-  // A position, as wide as T so that vectors of both have equally many elements; -1 is outside.
+  // A position, as wide as T so that vectors hold as many of both; -1 means outside.
   using Place = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
-  // The elements along one axis that make up the points of a block.
+  // The elements along one axis that each point of a block reads.
   struct Taps {
     Place at[kMaxTaps][kBlock];
     T weight[kMaxTaps][kBlock];

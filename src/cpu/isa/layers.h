@@ -41,7 +41,7 @@ struct Layers {
   }
 
   // out = a * (g - c) + b * (x - m), where a, b, c and m are rows; b * (x - m) + c if a is null.
-  // Subtracting first avoids rounding errors of parts that cancel.
+  // Subtracting first avoids cancellation between large terms.
   static void column_affine(const void* gv, int64_t g_step, const void* av, const void* xv,
                             int64_t x_step, const void* mv, const void* bv, const void* cv,
                             int64_t rows, void* ov, int64_t n) {
@@ -70,7 +70,7 @@ struct Layers {
 #endif
   static constexpr int kLanes = kBytes / sizeof(T), kVectors = 4;
   static constexpr int64_t kStep = kLanes * kVectors;
-  static constexpr int64_t kRun = 8 * kStep;  // elements summed in T before they join a double
+  static constexpr int64_t kRun = 8 * kStep;  // elements summed in T before the sum joins a double
 
   // Sums in these vectors stay in registers; sums in arrays would not.
   typedef T Vector __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
@@ -206,8 +206,8 @@ struct Layers {
         all.second += w[c] * along;
       }
     }
-    // gx = r (w g - mean(w g) - x' mean(w g x')); subtracting first avoids rounding errors of parts
-    // that cancel.
+    // gx = r (w g - mean(w g) - x' mean(w g x')); subtracting first avoids cancellation between
+    // large terms.
     const double along = all.second * s.scale / static_cast<double>(n);
     const T middle = static_cast<T>(all.first / static_cast<double>(n) + along * s.less);
     const T slope = static_cast<T>(along * s.scale);

@@ -48,7 +48,7 @@ static inline float exp_f32(float x) {
   float r = fma_(n, kMinusLn2[0], clamped);
   r = fma_(n, kMinusLn2[1], r);
   float p = fma_(polynomial(r, kExp), r * r, r) + 1.0f;
-  // A signed shift with a bias, so that a garbage exponent from NaN stays defined.
+  // The bias makes the exponent unsigned, so that halving it is defined even for NaN's garbage.
   uint32_t e = bits_of(shifted) - bits_of(kRound) + 1024u;
   uint32_t half = e >> 1, rest = e - half;
   float scale1 = float_of((half - 512u + 127u) << 23);
@@ -76,8 +76,8 @@ static inline float log_f32(float x) {
   return x < 0.0f ? __builtin_nanf("") : r;
 }
 
-// log_f32's polynomial; 1 + x = 2^i * (1 + m), where m is computed from x, which has more digits
-// than 1 + x.
+// log_f32's polynomial; 1 + x = 2^i * (1 + m), where m is computed from x, which keeps more
+// digits than 1 + x.
 static inline float log1p_f32(float x) {
   float t = 1.0f + x;
   uint32_t e = (bits_of(t) - kTwoThirdsBits) & 0xff800000u;

@@ -1,7 +1,7 @@
 // Row kernels of dtypes with fewer bits than their compute type. For float16 and bfloat16 a block
 // is widened to float32, float32's kernel does the work, and the result is rounded once. For
 // integers of 8 and 16 bits a block is widened to int32, and the result's low bits are kept. So
-// every op has the wide type's arithmetic, and no kernel has a second copy.
+// every op has the wide type's arithmetic, and no kernel is written twice.
 #pragma once
 
 #include "cpu/isa/elementwise.h"

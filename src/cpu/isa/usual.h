@@ -1,7 +1,7 @@
 // Functions for usual arguments, which compilers vectorise; the C library handles other arguments.
 //
 // Usual<Op, T> describes a functor of functors.h: `holds(x...)` says whether arguments are usual,
-// `at(x...)` computes the function for usual arguments. Without FMA, no functor has one.
+// `at(x...)` computes the function for usual arguments. Without FMA, no functor is described.
 #pragma once
 
 #include "common/functors.h"
@@ -143,7 +143,7 @@ static inline auto at_any(Args... x) {
     return Op::at(x...);
 }
 
-constexpr int64_t kUsualBlock = 256;  // a block with an unusual element is computed one by one
+constexpr int64_t kUsualBlock = 256;  // elements that are tested together
 
 template <class Op, class T>
 static void usual_row(const T* __restrict x, T* __restrict o, int64_t n) {

@@ -134,7 +134,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void**
   return emulated::launch(kernel, grid, block, arguments, stream, std::index_sequence_for<P...>());
 }
 
-// Blocks run one after another, and one thread of a block at a time.
+// Needs no lock: blocks run one after another, and one thread of a block at a time.
 template <class T, class U>
 T atomicAdd(T* at, U value) {
   const T before = *at;

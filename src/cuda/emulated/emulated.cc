@@ -113,7 +113,7 @@ Allocation* find(Device& d, const void* pointer) {
   return p < at->first + at->second.bytes ? &at->second : nullptr;
 }
 
-// Checks a stream's work on memory, which must be the device's and whose last work must be done.
+// Checks that a stream may use memory: it belongs to the device, and the last work on it is done.
 cudaError_t touch(const void* pointer, CUstream_st* s, int device) {
   Allocation* a = find(devices()[device], pointer);
   if (a == nullptr)

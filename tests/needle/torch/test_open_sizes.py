@@ -150,7 +150,8 @@ REFUSED = {
     "a loop": (lambda x: sum(x[i] for i in range(x.shape[0])), ROW,
                r"axis 0 of input 'inputs_0' cannot be n: .*\(asked at test_open_sizes\.py"),
     "one row": (lambda x: x if x.shape[0] == 1 else x * 2, ROW,
-                "at n = 1 the model differs from other sizes: give n a min of 2"),
+                "at n = 1 the model computes something other than its exported program: give n a "
+                "min of 2"),
     "a divisor": (lambda x: x.view(2, x.shape[0] // 2, 10), ROW,
                   "PyTorch itself does not run it on inputs with n = 7, which dims allow"),
     "a constant": (lambda x: x + torch.ones(6, 10), ROW, "does not run it on .* n = 7"),

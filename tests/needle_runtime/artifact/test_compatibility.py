@@ -69,7 +69,7 @@ def test_an_older_runtime_refuses_by_name(copied, needed, monkeypatch):
     with pytest.raises(ArtifactError) as raised:
         needle_runtime.load(copied)
     assert str(raised.value) == (
-        f"{copied}: needs needle-runtime {needed} or later, here is 0.1.7: "
+        f"{copied}: needs needle-runtime {needed} or later, but 0.1.7 is installed: "
         "pip install --upgrade needle-runtime"
     )
 
@@ -84,7 +84,7 @@ def test_a_newer_runtime_runs_it(exported, array, monkeypatch):
 
 def test_code_of_another_tvm_runs_if_it_is_listed(copied, array, monkeypatch):
     changed(copied, versions={**read_manifest(copied)["versions"], "tvm": "0.26.0"})
-    with pytest.raises(ArtifactError, match=re.escape("built with tvm 0.26.0, here is ")):
+    with pytest.raises(ArtifactError, match=re.escape("built with tvm 0.26.0, but ")):
         needle_runtime.load(copied)
     monkeypatch.setattr(versions, "RUNS", {*versions.RUNS, ("0.26.0", versions.FFI)})
     assert np.isfinite(needle_runtime.load(copied)(array)).all()

@@ -114,10 +114,10 @@ def test_sizes_are_found_wherever_a_dim_stands_alone():
     [
         (((42, 3), (21, 8), (29,)), "input 'y' has 21 along axis 0, where n is from 1 to 20"),
         (((10, 3), (5, 12), (17,)), "'y' has 12 along axis 1, where m is a multiple of 8 from 8"),
-        (((9, 3), (5, 8), (13,)), r"'x' has 9 along axis 0, where 2 \* n = 10 is wanted \(n = 5"),
+        (((9, 3), (5, 8), (13,)), r"'x' has 9 along axis 0, where 2 \* n = 10 is expected \(n = 5"),
         (
             ((10, 3), (5, 8), (14,)),
-            r"'z' has 14 .* n \+ m = 13 .*n = 5 by input 'y', axis 0, m = 8",
+            r"'z' has 14 .* n \+ m = 13 .*n = 5 from input 'y', axis 0, m = 8",
         ),
     ],
 )
@@ -130,9 +130,9 @@ def test_a_dim_that_no_axis_is_the_whole_of():
     sizes = Sizes([N, M], [("x", parse_shape(["2 * n + 1", "m - 3"], [N, M]))])
     assert sizes.of([(15, 13)]) == {"n": 7, "m": 16}
     for shape, words in (
-        ((14, 13), r"'x' has 14 along axis 0, where 2 \* n \+ 1 is wanted and n is from 1 to 20"),
+        ((14, 13), r"'x' has 14 along axis 0, where 2 \* n \+ 1 is expected and n is from 1 to 20"),
         ((43, 13), "'x' has 43 along axis 0, .* and n is from 1 to 20"),
-        ((15, 14), "'x' has 14 along axis 1, where m - 3 is wanted and m is a multiple of 8"),
+        ((15, 14), "'x' has 14 along axis 1, where m - 3 is expected and m is a multiple of 8"),
     ):
         with pytest.raises(InputError, match=words):
             sizes.of([shape])

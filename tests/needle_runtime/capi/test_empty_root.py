@@ -100,5 +100,5 @@ def test_a_root_without_a_place_for_code_is_told(root):
     finally:
         (root[1] / "elsewhere").rename(root[1] / "tmp")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "the code cannot be loaded here, from memory (/proc is missing)" in done.stderr
+    assert "the code cannot be loaded here: not from memory (/proc is missing)" in done.stderr
     assert "set TMPDIR" in done.stderr

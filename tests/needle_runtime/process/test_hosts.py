@@ -79,7 +79,7 @@ def refusals(place, proc, command):
     if command in ("compile", "eval") and place == "small":
         return ("cannot be written", "No space left on device", "Bus error")
     if place == "noexec everywhere" and proc == "no /proc":
-        return ("compiled code cannot be loaded here, from memory",)
+        return ("compiled code cannot be loaded here: not from memory",)
     return ()
 
 

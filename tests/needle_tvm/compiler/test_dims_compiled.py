@@ -225,8 +225,8 @@ def zeros(*shapes):
         (((21, 8), (42, 8), (8, 21)), "input 'x' has 21 along axis 0, where n is from 1 to 20"),
         (((0, 8), (0, 8), (8, 0)), "input 'x' has 0 along axis 0"),
         (((3, 8), (6, 8), (12, 3)), "input 'z' has 12 along axis 0, where k is a multiple of 8"),
-        (((3, 8), (7, 8), (8, 3)), r"'y' has 7 .* 2 \* n = 6 is wanted \(n = 3 by input 'x'"),
-        (((3, 8), (6, 8), (8, 4)), r"'z' has 4 along axis 1, where n is wanted \(n = 3 by"),
+        (((3, 8), (7, 8), (8, 3)), r"'y' has 7 .* 2 \* n = 6 is expected \(n = 3 from input 'x'"),
+        (((3, 8), (6, 8), (8, 4)), r"'z' has 4 along axis 1, where n is expected \(n = 3 from"),
         (((3, 9), (6, 8), (8, 3)), r"'x' is float32\(3, 9\), .* compiled for float32\(n, 8\)"),
         (((3,), (6, 8), (8, 3)), r"'x' is float32\(3\),"),
     ],
@@ -275,7 +275,7 @@ def test_nested_inputs_by_their_names():
     assert [each["name"] for each in exe.program.inputs] == ["batch_image", "others_0", "others_1"]
     x = np.ones((9, 8), "f")
     assert (exe({"image": x}, [x, X])["sum"].numpy() == 2).all()
-    with pytest.raises(InputError, match=r"'others_0' has 3 .*n = 9 by input 'batch_image'"):
+    with pytest.raises(InputError, match=r"'others_0' has 3 .*n = 9 from input 'batch_image'"):
         exe({"image": x}, [x[:3], X])
 
 

@@ -72,8 +72,8 @@ def test_calls_of_every_size(exe):
     [
         (((34, 4), (34, 4)), "input 'words' has 34 along axis 0, where n is from 1 to 33"),
         (((0, 4), (0, 4)), "input 'words' has 0 along axis 0"),
-        (((3, 4), (5, 4)), r"'marks' has 5 along axis 0, where n is wanted \(n = 3 by input 'wor"),
-        (((3, 4), (3, 5)), "'marks' has 5 along axis 1, where t is wanted"),
+        (((3, 4), (5, 4)), r"'marks' has 5 along axis 0, where n is expected \(n = 3 from input"),
+        (((3, 4), (3, 5)), "'marks' has 5 along axis 1, where t is expected"),
         (((3,), (3, 4)), r"compiled for int64\(n, t\)"),
     ],
 )

@@ -35,10 +35,10 @@ def test_right_at_every_size(stage, rows, others, rng):
             np.testing.assert_allclose(have.numpy(), want, rtol=1e-5)
     if dim is N:
         with pytest.raises(
-            InputError, match=r"'x' has 3 along axis 0, where 2 \* n is wanted and n"
+            InputError, match=r"'x' has 3 along axis 0, where 2 \* n is expected and n"
         ):
             exe(zeros[:3], zeros[:2])
-        with pytest.raises(InputError, match=r"'y' has 4 .* n \+ 1 = 3 is wanted \(n = 2 by .*'x'"):
+        with pytest.raises(InputError, match=r"'y' has 4 .* n \+ 1 = 3 is expected \(n = 2 .*'x'"):
             exe(zeros[:4], zeros[:4])
 
 

@@ -1,6 +1,6 @@
 """Judge programs by exporting them as ONNX files and loading the files again.
 
-The programs are needle's own (`draw`), but only with ops that ONNX has; those with odd seeds take
+The programs are needle's own (`draw`), but only with ops that ONNX has; those with odd seeds have
 gradients. The file must pass onnx's checker. ONNX Runtime, if it has the kernels, must agree with
 the eager program, and so must the program loaded from the file, which is then compiled.
 """
@@ -53,7 +53,7 @@ def rerun_request(request: Mapping[str, Any]) -> int:
 
 
 def _has_rules(graph: Graph) -> bool:
-    """Return whether ONNX has all ops of a step, and ONNX Runtime takes the dtypes of its
+    """Return whether ONNX has all ops of a step and ONNX Runtime accepts the dtypes of its
     values."""
     return all(
         (node.op is None or find(node.op) is not None)
@@ -91,8 +91,8 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
 
 def _by_runtime(path: Path, arrays: Sequence[Array], has_nan: bool) -> list[Array] | None:
     """Return ONNX Runtime's results for a file, which onnx's checker must accept. Returns None if
-    ONNX Runtime has no kernel for some operator and dtype, accepts no input or output of a dtype,
-    or may lose a NaN (see NOT_OF_NAN)."""
+    ONNX Runtime has no kernel for some operator and dtype, does not accept the dtype of an input or
+    output, or may lose a NaN (see NOT_OF_NAN)."""
     import onnx
     import onnxruntime as ort
 

@@ -1,6 +1,6 @@
 """A `torch.nn` module under construction, as source text that runs by itself.
 
-`recipes` chooses what to add. PyTorch computes the values while a module is drawn. So a step is
+`recipes` chooses what to add. PyTorch computes the values while a module is drawn, so a step is
 drawn again if PyTorch refuses it or its result is out of range.
 """
 
@@ -34,7 +34,7 @@ def array(seed, shape, dtype, low=-2.0, high=2.0, special=False):
     return torch.from_numpy(np.asarray(drawn)).to(dtype)
 """
 
-# Norms start with scales, shifts and statistics of ones and zeros: replace them by random numbers.
+# The scales, shifts and statistics of norms start as ones and zeros; make them random numbers.
 _TAIL = """
 with torch.no_grad():
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

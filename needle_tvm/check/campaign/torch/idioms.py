@@ -1,4 +1,4 @@
-"""PyTorch layers and lines as users write them; a random program applies each as a whole.
+"""PyTorch layers and expressions as users write them; a random program applies each as a whole.
 
 `recipes` picks from `IDIOMS`.
 """
@@ -146,7 +146,7 @@ def gated(d: Drawer) -> None:
 
 
 def cells(d: Drawer) -> None:
-    """Add a hand-written recurrence: matmuls of each step and the previous state, maybe gated."""
+    """Add a hand-written, maybe gated recurrence: matmuls of each input and the previous state."""
     x, rng = _rows(d, 3), d.rng
     steps, hidden = x.shape[1], rng.choice([1, 3, 8])
     into, back, gate = (
@@ -222,7 +222,7 @@ def heads(d: Drawer) -> None:
 
 
 def patches(d: Drawer) -> None:
-    """Split an image into blocks: pooled, repeated, rows of a matmul, or moved by half a block."""
+    """Pool, repeat or shift the blocks of an image, or use them as rows of a matmul."""
     x, rng = _rows(d, 4), d.rng
     b, c, h, w = x.shape
     i, j = (rng.choice([f for f in range(1, 5) if n % f == 0]) for n in (h, w))

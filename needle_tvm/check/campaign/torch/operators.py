@@ -111,7 +111,7 @@ def comparison(d: Drawer) -> None:
 
 
 def binary(d: Drawer) -> None:
-    """Combine two values whose shapes broadcast; the other is an earlier value or a new leaf."""
+    """Combine two values whose shapes broadcast; the second is an earlier value or a new leaf."""
     x, rng = d.floating(), d.rng
     other = d.pick(lambda v: v.dtype == x.dtype and _broadcast(x.shape, v.shape))
     if other is None or rng.random() < 0.4:
@@ -265,7 +265,7 @@ def view(d: Drawer) -> None:
 
 
 def _factors(d: Drawer, size: int) -> list[int]:
-    """Return a shape with `size` elements, sometimes with one extent left to PyTorch."""
+    """Return a shape with `size` elements, sometimes with -1 for one of the extents."""
     shape: list[int] = []
     while size > 1 and len(shape) < 3:
         factor = d.rng.choice([n for n in range(1, size + 1) if size % n == 0])

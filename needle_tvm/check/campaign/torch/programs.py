@@ -1,6 +1,6 @@
 """Judge PyTorch programs, compiled by `compile_torch`, against PyTorch's own results.
 
-`torch.service` serves this module's `serve`. `recipes` draws the programs, and `frontend.bounds`
+`torch.service` offers `serve` as a service. `recipes` draws the programs, and `frontend.bounds`
 decides which errors are acceptable.
 """
 

@@ -42,8 +42,8 @@ _HOPPER = 90
 
 @dataclass(frozen=True)
 class Product:
-    """The facts that a choice for a matmul depends on: it is `count` matmuls of (rows, terms) by
-    (terms, columns) each.
+    """The facts that the choice for a matmul depends on. The matmul consists of `count` matmuls of
+    (rows, terms) by (terms, columns).
 
     `transposed` says for each operand whether its last two axes are swapped in memory. `stored`
     says whether the second operand depends on parameters alone. `followed` says whether exactly one

@@ -68,7 +68,7 @@ class Registers:
         return "warp"
 
     def at(self, operand: str, row: Any, column: Any) -> Place:
-        """Return the place of an element in a fragment of "a", "b" or "c"; `row` and `column` are
+        """Return the Place of an element in a fragment of "a", "b" or "c"; `row` and `column` are
         its position in memory.
 
         A half-precision operand consists of four 8 x 8 fragments in sequence: upper left, lower
@@ -84,7 +84,7 @@ class Registers:
         return 4 * (column % 8) + row % 4, column // 8 * 2 + row // 4
 
     def tiles(self, operand: str, *at: Any) -> tuple[Any, ...]:
-        """Return the place of an element in an array of fragments: (fragment, thread, index)."""
+        """Return the position of an element in an array of fragments: (fragment, thread, index)."""
         *outer, row, column = at
         high, wide = self.edges(operand)
         place = self.at(operand, row % high, column % wide)

@@ -330,8 +330,8 @@ def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
     row, column = sch.get_loops(out)[-2:]
     high, wide = extent(sch, row), extent(sch, column)
     lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
-    # Rows and columns stay separate: for one loop over both, TVM cannot tell which sums the loop
-    # reads, and allocates too much memory.
+    # Rows and columns stay separate: if one loop covered both, TVM could not tell which sums it
+    # reads and would allocate too much memory.
     side_by_side = min(_WARP, wide // lanes)
     column, x, lane = sch.split(column, [None, side_by_side, lanes])
     row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])

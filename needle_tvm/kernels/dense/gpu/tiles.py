@@ -54,11 +54,11 @@ _MOST_REGISTERS = 200  # registers per thread; a thread with more than 255 would
 _PROCESSORS = 128  # approximate number of multiprocessors of a large GPU
 _SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
-_BARRIERS = 60  # cycles of a strip's two barriers
+_BARRIERS = 60  # cycles for a strip's two barriers
 _BYTES = 40  # bytes that a multiprocessor gets from the L2 cache per cycle
 _BUSY = 256  # threads that hide the latency of multiply-adds
 _WORTH = 1 << 12  # multiply-adds; with fewer, one thread per result is fast enough
-_USEFUL = 1 / 8  # of the tiles' elements; if fewer are useful, other rules may do better
+_USEFUL = 1 / 8  # of the tiles' elements; if a smaller part is useful, other rules may do better
 _MOST_BLOCKS = 2**31 - 1  # blocks of a grid along x
 
 
@@ -76,8 +76,8 @@ class Tile(_Extents):
 
     @property
     def stride(self) -> int:
-        """Elements from one row of a strip to the next. Rows are padded: eight threads that each
-        read a vector of another row access different banks."""
+        """Elements from one row of a strip to the next. Rows are padded so that eight
+        threads, each reading a vector of a different row, access different banks."""
         return whole(max(self.terms - VECTOR, 0), _BANKS) + VECTOR
 
     @property
@@ -95,7 +95,7 @@ class Tile(_Extents):
 
     @property
     def turns(self) -> float:
-        """Cycles of shared memory (128 bytes each) per multiply-add of a warp."""
+        """Shared-memory cycles (128 bytes each) per multiply-add instruction of a warp."""
         own = self.own_rows * self.own_columns
         across = min(self.columns // self.own_columns, _WARP)
         left = self.own_rows / VECTOR * max(1, _WARP // across // 8)
@@ -114,9 +114,9 @@ class Tile(_Extents):
 def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
     """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
-    The rule fits products that `product.find` recognises, with float32 sums and at least 4,096
-    multiply-adds, if some tile fits them. Returns None for any other function. `tile` must be one
-    of `tiles`; the default is the first of them.
+    The rule fits a product that `product.find` recognises if its sums are float32, it has at
+    least 4,096 multiply-adds, and some tile fits it. Returns None for any other function. `tile`
+    must be one of `tiles`; the default is the first of them.
     """
     found = _worthwhile(function)
     if found is None:
@@ -187,7 +187,7 @@ def _fits(found: Product, tile: Tile) -> bool:
 def cycles(found: Product, tile: Tile) -> float:
     """Return the estimated cycles of a product.
 
-    A multiprocessor runs several of its blocks at once, which share its arithmetic units and its
+    A multiprocessor runs several of its blocks at once. They share its arithmetic units and its
     bandwidth to the L2 cache. The next strip's loads run during a strip's arithmetic. So a strip
     takes the longest of three: its arithmetic, its traffic, and the latency of a load.
     """
@@ -305,7 +305,7 @@ def _vector_of(sch: Schedule, loop: Any) -> Any:
 
 
 def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) -> None:
-    """Distribute the copy of a strip over all threads, in the order of the source in memory."""
+    """Distribute the copying of a strip over all threads, in the source's order in memory."""
     value = (found.left, found.right)[number]
     kinds = (("rows", "terms"), ("terms", "columns"))[number]
     first, second = sch.get_loops(factor)[-2:]
@@ -331,8 +331,8 @@ def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) 
 
 
 def _steps(found: Product, factor: Any, kind: str) -> int | None:
-    """Return the stride in memory between an operand's neighbours along the last axis of a kind: 1
-    if they are contiguous, None if it is unknown or differs between loads."""
+    """Return an operand's stride in memory along the last axis of a kind: 1 if its elements are
+    contiguous, None if the stride is unknown or differs between loads."""
     if not found.kinds[kind]:
         return None
     axis = found.kinds[kind][-1].var

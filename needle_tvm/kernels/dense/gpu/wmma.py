@@ -27,8 +27,9 @@ class Fragments:
     """The instructions for one shape and dtype of fragments; the methods return their names.
 
     `shape` is rows, columns and terms: (16, 16, 16) or, for few rows, (8, 32, 16). `dtype` is the
-    dtype of the operands, float16 or bfloat16. `left` and `right` say whether that operand is
-    transposed. `scope` is the storage scope of the shared memory that holds operands and results.
+    dtype of the operands, float16 or bfloat16. `left` and `right` say whether the operand on that
+    side is transposed. `scope` is the storage scope of the shared memory that holds operands and
+    results.
     """
 
     shape: tuple[int, int, int] = (16, 16, 16)

@@ -14,9 +14,9 @@ axis:
                 sums[row, gate, unit] = the input's share + the sum of parts
             for row (threadIdx.y), unit (threadIdx.x): the next state, from the sums of its gates
 
-All blocks need the previous state, so a step can begin only after the last step has ended; the end
-of a kernel synchronises the blocks. A weight of some megabytes stays in the L2 cache from step to
-step.
+All blocks need the previous state, so a step can begin only after the previous step has ended; the
+end of a kernel synchronises the blocks. A weight of a few megabytes stays in the L2 cache from step
+to step.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _THREADS = 256
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_UNITS, _LEAST_UNITS = 8, 2  # per block; two fill the smallest memory transaction, 32 bytes
 _MOST_ROWS = 16  # sums that a thread keeps in registers
-_VECTOR = 4  # neighbouring terms per thread: one load of the state
+_VECTOR = 4  # neighbouring terms per thread, loaded from the state at once
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The buffers of a kernel of all steps. `inputs` names the buffers that it reads, in order.
-    `states` has a pair of names for each state: the buffer of its initial values (B, H), and the
-    buffer of its values after each step (T, B, H)."""
+    """The buffers of the kernel that runs all steps. `inputs` names the buffers that it reads, in
+    order. `states` has a pair of names for each state: the buffer of its initial values (B, H), and
+    the buffer of its values after each step (T, B, H)."""
 
     name: str
     inputs: tuple[str, ...]
@@ -63,8 +63,8 @@ def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[St
 
 @dataclass(frozen=True)
 class StepsThreads:
-    """A block's units, rows, slices of the terms and gates. A thread loads `terms` neighbouring
-    terms at a time."""
+    """A block's numbers of units, rows, slices of the terms, and gates. A thread loads
+    `terms` neighbouring terms at a time."""
 
     units: int
     rows: int
@@ -79,7 +79,7 @@ class StepsThreads:
 
 
 def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
-    """Choose few enough units per block for enough blocks, and no more slices than terms."""
+    """Choose units per block, few enough to give enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:

@@ -2,7 +2,8 @@
 
 dlight gives some of these functions a block of 256 threads per row, whatever the row's length.
 Others, such as a single maximum, get only one thread per result. Here a short row gets one warp,
-and a block several such rows; a long row gets enough warps that each thread has only a few terms:
+and a block handles several such rows. A long row gets enough warps that each thread has only a few
+terms:
 
     for rows (blockIdx.x, threadIdx.y):
         for each reduction: for terms (threadIdx.x): the thread's partial result;
@@ -165,7 +166,7 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
     """Return one warp per row, or more for long rows if there are too few rows to keep all
     multiprocessors busy.
 
-    The rows of a block are contiguous along the rows' last axis.
+    A block's rows are consecutive along the last of the axes that number the rows.
     """
     busy = rows >= _BUSY_ROWS
     each, most = (_EACH_BUSY if busy else _EACH), (_THREADS if rows >= _BLOCKS else 4 * _THREADS)
@@ -195,7 +196,8 @@ def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
 def _without_copies(
     sch: Schedule, blocks: list[Any], rows: int, threads: _Threads
 ) -> list[tuple[Any, int]]:
-    """Inline blocks, and return the others, each with its number of results per row.
+    """Inline the blocks that need no buffer; return the others, each with its number of results
+    per row.
 
     The others are the reductions, and those intermediates with several results per row that fit
     into shared memory.
@@ -242,7 +244,7 @@ def _bind_terms(sch: Schedule, loop: Any, threads: _Threads) -> None:
 def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _Threads) -> bool:
     """Compute a TIR block for one row at a time; return False if a row needs other rows' results.
 
-    `of_row` is the number of its results per row.
+    `of_row` is the number of results that the block has per row.
     """
     # Every thread of a row gets a reduction's result, so the result needs no shared memory.
     sch.set_scope(block, 0, "local" if sch.get(block).init is not None else "shared")

@@ -121,8 +121,8 @@ def collapsed(drawn: Drawn, most: int = MANY) -> Drawn:
             chain.append(len(chains))
             chains.append([i])
     made = Drawn(drawn.title)
-    # Only the last box of a chain is read from outside, and its readers come later. So the order of
-    # first boxes is an order of chains.
+    # Only the last box of a chain is read from outside, and its readers come later. So
+    # sorting by first boxes puts each chain after the chains that it reads.
     places: dict[int, int] = {}
     for number in sorted(range(len(chains)), key=lambda n: chains[n][0]):
         members = [boxes[i] for i in chains[number]]

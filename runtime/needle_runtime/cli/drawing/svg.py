@@ -23,8 +23,8 @@ _MARGIN, _HEAD = 16.0, 62.0
 
 
 def svg(drawn: Drawn) -> str:
-    """Return the picture. Kernels have the colour of their kind, the shape of their result and
-    their weights; a bar at the bottom of a box shows its share of the bytes of all weights."""
+    """Return the picture. A kernel's box has the colour of its kind, and shows the shape of its
+    result and its weights; a bar at the bottom shows its share of the bytes of all weights."""
     texts = [_lines(box) for box in drawn.boxes]
     sizes = [_size(box, lines) for box, lines in zip(drawn.boxes, texts, strict=True)]
     placed = place([box.reads for box in drawn.boxes], sizes)
