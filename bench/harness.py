@@ -28,7 +28,12 @@ Cases = Mapping[str, Callable[[argparse.Namespace, Path], Entries]]
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of a benchmark on a CPU; `parts` selects contests by parts of titles."""
     parser = contests.make_parser(program, description)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="part of a case name (all cases)")
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help="run the cases whose names contain PART (default: all cases)",
+    )
     return parser
 
 
@@ -42,12 +47,11 @@ def record(
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
     **facts: Any,
 ) -> int:
-    """Run jobs one after another; write their results to NAME.json, as the report's list `key`,
-    and a page of the tables that `parts` makes from the report.
+    """Run jobs one after another, and put their results into the report's list `key`. Write the
+    report to NAME.json, and a page with the tables that `parts` makes from it.
 
-    `facts` are further values of the report, `peers` the keys of peers that may be missing. With
-    `draw` there is a picture too. The `cases`, which are results of contests, are printed as they
-    end.
+    `facts` are further values of the report, `peers` the keys of peers that may be missing. `draw`
+    adds a picture. If `key` is "cases", each job is a contest, and its result is also printed.
     """
     target = options.out / f"{name}.json"
     cli.check_writable(target)
@@ -73,7 +77,7 @@ def run(
 ) -> int:
     """Record the contests chosen by `options.parts`, with `table` under `title` (see `record`).
 
-    Raises UsageError if no title has any of the parts.
+    Raises UsageError if no title contains any of the parts.
     """
 
     def contest(each: str) -> dict[str, Any]:
@@ -98,5 +102,5 @@ def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
     UsageError if no name contains any."""
     found = [name for name in names if not parts or any(part in name for part in parts)]
     if not found:
-        raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")
+        raise UsageError(f"no case name contains any of {parts}; the cases are {', '.join(names)}")
     return found

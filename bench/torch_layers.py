@@ -1,6 +1,7 @@
 """Single layers and blocks of PyTorch in many shapes, for `bench.layers`.
 
-`LAYERS` maps the name of a layer to a function that returns it, in eval mode, and its inputs.
+`LAYERS` maps the name of a layer to a function that returns the layer and its inputs. The caller
+puts the layer into eval mode.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The parts of the report about one rung: its reason, its changes to the rung before, its code, its
-accesses."""
+"""The parts of the report about one rung: its reason, the changes since the previous rung, its code
+and its memory accesses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def difference(entry: RungResult, before: RungResult | None) -> str:
 
 
 def code(entry: RungResult, device: str, target: Any) -> str:
-    """Return the code that the compiler generated for the rung, its counts and its hot loop."""
+    """Return the code that the compiler generated for the rung, with instruction counts and the hot
+    loop."""
     try:
         if device == "cpu":
             compiled = ir_views.cpu_code(entry.module, target)

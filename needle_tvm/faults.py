@@ -35,7 +35,7 @@ def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
     except (NeedleTVMError, MemoryError):
         raise
     except Exception as error:
-        advice = f"; disable=[{switch!r}] compiles without it" if switch else ""
+        advice = f"; to compile without this step, pass disable=[{switch!r}]" if switch else ""
         raise CompilationError(
             f"{what} failed; the fault lies in the compiler and not in the model "
             f"({sentence(error)}){advice}"

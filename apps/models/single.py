@@ -16,7 +16,7 @@ def lstm(
 ) -> tuple[nn.Module, np.ndarray]:
     """Return nn.LSTM and an input of shape (length, batch, size), both the same in every process.
 
-    Its outputs are the last layer's outputs and each layer's last state, as nn.LSTM returns them.
+    The module returns the last layer's outputs and the last state of each layer.
     """
     ndl.manual_seed(0)
     return nn.LSTM(size, size, layers).eval(), _drawn((length, batch, size))[0]

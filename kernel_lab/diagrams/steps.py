@@ -16,10 +16,10 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import LoopValues, Trace
 from kernel_lab.trace.statistics import LINE, cache_misses
 
-STEPS = 500_000  # the most steps
-RUNS = 1_000_000  # the most stretches of neighbouring elements, over all steps
+STEPS = 500_000  # the maximum number of steps
+RUNS = 1_000_000  # the maximum number of stretches of neighbouring elements, over all steps
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
-_CELL = 12.0  # the longest edge of an element's cell
+_CELL = 12.0  # the maximum edge length of an element's cell
 GAP, TITLE = 12, 20  # between buffers, and above each for its name
 
 
@@ -105,7 +105,8 @@ def _grid(trace: Trace, number: int) -> dict[str, Any]:
 
 
 def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[str, Any]]:
-    """Return the buffers with their (x, y) and the edge of a cell, in a picture `room` wide.
+    """Return the buffers, each with its position (x, y) and the edge length of its cells, in a
+    picture of width `room`.
 
     The operands and the result of a matmul are arranged as on paper: A to the left of C, B above
     it. Other buffers follow each other in rows, in cells that are small enough for the height.

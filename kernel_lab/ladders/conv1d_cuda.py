@@ -61,7 +61,8 @@ def pad(sch: Schedule, case: Case) -> None:
     that count, and no second kernel is launched to copy the signal.
 
     Prediction: 16,415 terms become 32, 513 times fewer. Each of the 32 has two loads and a
-    multiply-add, which only one term in 514 had before, so a term takes two to five times as long.
+    multiply-add; before, only one term in 514 had them. So the average term takes two to five times
+    as long.
 
     Picture: There is a request for B and for W for each term that is left, and none for A where the
     padding gives a zero.
@@ -78,9 +79,9 @@ def threads(sch: Schedule, case: Case) -> None:
     Prediction: 16,415 blocks of one thread need 4.75 waves on 108 multiprocessors that hold 32
     each; 129 blocks need one, with all lanes in use. The launch itself still takes microseconds.
 
-    Picture: B's staircases fill four sectors. A's is shifted by the tap: it begins in one sector
-    and ends in a fifth, so 80 % of the bytes that are moved are used. All threads read the same
-    element of W.
+    Picture: B's staircases fill four sectors. The staircase of A is shifted by the tap: it begins
+    in one sector and ends in a fifth, so 80 % of the bytes that are moved are used. All threads
+    read the same element of W.
     """
     sch.compute_inline(sch.get_sblock("padded"))
     _blocks(sch, THREADS)
@@ -88,7 +89,8 @@ def threads(sch: Schedule, case: Case) -> None:
 
 @ladder.rung(kind="failed", expected=(0.95, 1.05))
 def threads_2d(sch: Schedule, case: Case) -> None:
-    """FAILS: use 32 x 4 threads instead of 128 (v3, 1.6 times as fast with other thread counts).
+    """FAILS: use 32 x 4 threads instead of 128 (v3; W. Ye reports 1.6 times the speed of v2, but
+    with other thread counts).
 
     The results are one-dimensional, so two thread indices give the same warps and cost one more
     addition.
@@ -108,8 +110,8 @@ def threads_2d(sch: Schedule, case: Case) -> None:
 
 
 def _stretch_fits(size: Size) -> str | None:
-    """Return why a block's stretch of the signal and the kernel do not fit into shared memory, at
-    EACH results per thread; None if they fit."""
+    """Return why a block's stretch of the signal and the kernel do not fit into shared memory with
+    `EACH` results per thread; None if they fit."""
     return shared_claim(THREADS * EACH + 2 * size["N"] - 1)
 
 
@@ -183,7 +185,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
 
 
 def _tile(sch: Schedule, case: Case, sums: Any, write: Any) -> None:
-    """Sum EACH neighbouring results per thread in registers; the block `write` stores them."""
+    """Sum `EACH` neighbouring results per thread in registers; the block `write` stores them."""
     kernel = sch.cache_read(sums, 1, "shared")
     (i,) = sch.get_loops(write)
     block, thread, own = sch.split(i, [None, THREADS, EACH])
@@ -223,9 +225,9 @@ def whole_tiles(sch: Schedule, case: Case) -> None:
     have scalar loads. A warp's 16-byte loads are served a quarter at a time, and the eight threads
     of a quarter read 128 bytes in a row, each bank once. (Five results per thread would have no
     conflict in the trace, since 5 and 32 have no common factor. But threads 20 bytes apart are not
-    aligned to 16 bytes, so there are 44 loads for 160 multiply-adds.) A thread still has four
-    stores of 4 bytes, 16 bytes from the next thread's stores, since each store is checked; the L2
-    cache joins them.
+    aligned to 16 bytes, so there are 44 loads for 160 multiply-adds.) Since each store is checked,
+    a thread still has four stores of 4 bytes, which are 16 bytes from the next thread's stores; the
+    L2 cache joins them.
 
     Prediction: 384 loads and multiply-adds become 17 + 128 instructions, 2.6 times fewer; the turns
     of shared memory fall from 640 to 68. With few blocks, less of this shows: 33 blocks occupy a

@@ -72,8 +72,8 @@ def naive(sch: Schedule, case: Case) -> None:
     "is less than 5.5",
 )
 def blocks_2d(sch: Schedule, case: Case) -> None:
-    """Give each row of a plane a block (v1 of W. Ye, "TVM_tutorial", which says 2.3 times; its own
-    times give 4.3. v2 to v4 below are its next steps).
+    """Give each row of a plane a block (v1 of W. Ye, "TVM_tutorial", which claims a speedup of 2.3;
+    its own times give 4.3. v2 to v4 below are its next steps).
 
     That is H = 16 times as many threads, but still one lane of each warp.
 

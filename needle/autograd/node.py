@@ -1,7 +1,7 @@
 """Nodes of the graph behind tensors.
 
-A `Node` records an op, the nodes of its inputs, and only those values that the op declares its
-gradient to need, so that all other values are freed during the forward pass. A leaf's gradient is
+A `Node` records an op, the nodes of its inputs, and only those values that the op's gradient needs,
+as declared by the op. All other values are thus freed during the forward pass. A leaf's gradient is
 kept on its node, so that every handle to the leaf sees the same `.grad`.
 """
 

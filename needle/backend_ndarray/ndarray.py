@@ -30,8 +30,8 @@ class Device:
 
     `name` is "cpu", "cpu_numpy" or "cuda", and `index` distinguishes GPUs. The factories return
     NDArrays; `shape` is one int or several, and `dtype` is the name of a dtype. `kernels` is the
-    module of device functions (the interface of `numpy_backend`), loaded on first use. If the
-    device cannot be used, the load raises RuntimeError with the reason.
+    module of device functions, with the same interface as `numpy_backend`. It is loaded on first
+    use; if the device cannot be used, the load raises RuntimeError with the reason.
     """
 
     __slots__ = ("__weakref__", "index", "kernels", "name")
@@ -99,10 +99,10 @@ class Device:
         self.kernels.empty_cache()
 
     def memory_stats(self) -> dict[str, int | None]:
-        """Return the numbers of bytes `allocated` by arrays, `max_allocated`, and `cached` for
-        future arrays. A CUDA device also has `reserved` (allocated from the device),
-        `max_reserved`, `limit` (None: no limit) and `mallocs`, the number of allocations from the
-        device."""
+        """Return numbers of bytes by name: `allocated` (by live arrays), `max_allocated` (the peak
+        of `allocated`) and `cached` (kept for future arrays). A CUDA device also has `reserved`
+        (allocated from the device), `max_reserved`, `limit` (None: no limit) and `mallocs`, the
+        number of allocations from the device."""
         if self.name == "cuda":
             return dict(self.kernels.memory_stats())
         return {
@@ -141,7 +141,7 @@ class Device:
     def __reduce__(self) -> Any:
         return _device, (self.name, self.index)
 
-    # Factories with the course's names. The random factories use NumPy's global generator.
+    # Factories, named as in the CMU course 10-414. The random ones use NumPy's global generator.
 
     def empty(self, shape: Any, dtype: str = "float32") -> NDArray:
         """Return an uninitialised array of `shape` and `dtype`."""

@@ -64,11 +64,11 @@ def named(
 ) -> Callable[..., Any]:
     """Wrap `function` so that its keywords are checked. Return it unchanged if it is already
     wrapped, accepts any keyword, or takes only tensors, which callers do not pass by name.
-    Arguments after a star, such as `*shape`, may also be passed by name, as a tuple. `owner` is the
-    function's name in errors; None means a constructor, whose errors name the class. With
-    `is_method`, the first parameter is never passed by name. With `is_composed`, errors from the
-    functions that `function` calls also begin with `owner`: a caller of `kl_div` does not know
-    `multiply`."""
+    The arguments of a starred parameter, such as `*shape`, may also be passed by name, as one
+    tuple. `owner` is the function's name in errors; None means a constructor, whose errors name the
+    class. With `is_method`, the first parameter is never passed by name. With `is_composed`, errors
+    from the functions that `function` calls also begin with `owner`: a caller of `kl_div` does not
+    know `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())

@@ -27,8 +27,8 @@ class IndexingMethods:
 
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
         raise TypeError(
-            "a Tensor does not allow x[i] = v: write x = x.at[i].set(v), or for a "
-            "Parameter p.data = p.data.at[i].set(v) (NDArrays can be assigned to)"
+            "a Tensor does not allow x[i] = v: write x = x.at[i].set(v) or, if p is a Parameter, "
+            "p.data = p.data.at[i].set(v) (an NDArray does allow it)"
         )
 
     @property

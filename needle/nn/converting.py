@@ -102,7 +102,7 @@ class Converting:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None or, if `set_to_none` is False, to zeros."""
         for parameter in self.parameters():
-            # Do not read a gradient that is only dropped, because a trace records every read.
+            # Do not read a gradient just to drop it: a trace records every read.
             grad = None if set_to_none else parameter.grad
             parameter.grad = None if grad is None else init.zeros_like(grad)
 

@@ -52,8 +52,8 @@ def seen_by_position(
 ) -> Mask:
     """Return the mask of the `keys` that each of the `queries` sees by position. Query i is at the
     position `offset` + i and sees the keys from `left` positions before it to `right` positions
-    after it; -1 means no bound. `offset` is a number, or a Tensor (B,) with one number per batch.
-    The mask is (queries, keys), or (B, 1, queries, keys)."""
+    after it; -1 means no bound. `offset` is a number, or a Tensor (B,) with one number per sequence
+    of the batch. The mask is (queries, keys), or (B, 1, queries, keys)."""
     columns = positions(0, keys)
     if isinstance(offset, Tensor):
         rows: Mask = ops.add(
@@ -184,9 +184,9 @@ def attend_in_steps(
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Steps]:
     """Return the result of `attend` and its intermediate results. `q`, `k`, `v`, `scale`, `seen`,
-    `added` and `zero_rows` are as in `attend`. Scores are capped to `softcap` * tanh(x /
-    `softcap`) before masks (0: no cap), and weights are computed in the dtype `precision`. `sink`
-    (H,) is the score of one more key per head, whose value is zeros."""
+    `added` and `zero_rows` are as in `attend`. Before masking, each score x becomes `softcap` *
+    tanh(x / `softcap`); a `softcap` of 0 means no cap. Weights are computed in the dtype
+    `precision`. `sink` (H,) is the score of one more key per head, whose value is zeros."""
     k, v = repeated_heads(k, q), repeated_heads(v, q)
     products = ops.matmul(ops.mul_scalar(q, scale), ops.swapaxes(k, -1, -2))
     capped = products
@@ -226,9 +226,9 @@ def softmax_dtype(dtype: str, asked: str | None) -> str | None:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Rotate pairs of the first D features of `x` (..., E) by angles with `cos` and `sin` (..., D /
-    2), which broadcast. Pair i is (i, i + D / 2), or (2 i, 2 i + 1) if `interleaved` (Su et al.
-    2021)."""
+    """Rotate pairs of the first D features of `x` (..., E). `cos` and `sin` (..., D / 2) are the
+    cosines and sines of the angles, and broadcast. Pair i is (i, i + D / 2), or (2 i, 2 i + 1) if
+    `interleaved` (Su et al. 2021)."""
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
     if interleaved:

@@ -58,7 +58,8 @@ def export(
     Raises ImportError without the package `onnx`; UnsupportedError, which names every op without an
     ONNX form; ValueError for any other opset, for invalid names, or for a model in train mode;
     DimError for a dim that no single axis determines; and the errors of tracing, such as
-    TraceError. An error leaves no new file.
+    TraceError. An error leaves both files as they were, with one exception: if the data file is
+    already replaced when replacing the model file fails, the new data file stays.
 
     >>> ndl.onnx.export(nn.Linear(3, 4).eval(), ndl.zeros(2, 3), "linear.onnx")
     """

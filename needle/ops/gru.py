@@ -22,10 +22,11 @@ from .elementwise import Sigmoid, Tanh
 
 @register
 class GruGates(Op):
-    """The new state h' of a GRU step. The inputs are three tensors. The first (B, 3 H) has a_r,
-    a_z, a_n, the pre-activations from the step's input, side by side; the second (B, 3 H) has b_r,
-    b_z, b_n, those from the state; and the third is the state h (B, H). r = sigmoid(a_r + b_r), z =
-    sigmoid(a_z + b_z), n = tanh(a_n + r * b_n), and h' = n + z * (h - n)."""
+    """The new state h' of a GRU step. There are three inputs. The first (B, 3 H) holds a_r, a_z and
+    a_n, the pre-activations computed from the step's input, side by side. The second (B, 3 H) holds
+    b_r, b_z and b_n, the pre-activations computed from the state. The third is the state h (B, H).
+    r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z), n = tanh(a_n + r * b_n), and
+    h' = n + z * (h - n)."""
 
     infer_first = True
     reads = frozenset({"inputs"})

@@ -126,8 +126,8 @@ class Scan(Op):
             shape = given[number].shape
             if not shape or not same(shape[0], self.length):
                 raise ShapeError(
-                    f"{self.name}: sequence {number - self.states} of shape {shape} for "
-                    f"{self.length} steps; its first axis must have that extent"
+                    f"{self.name}: sequence {number - self.states} has shape {shape}; the extent "
+                    f"of its first axis must be {self.length}, the number of steps"
                 )
             slices[number] = Spec(shape[1:], given[number].dtype, given[number].device)
         return tuple(slices)

@@ -80,8 +80,8 @@ class Adagrad(Optimizer):
 
 class RMSprop(Optimizer):
     """v = alpha * v + (1 - alpha) * g * g, where g = grad + weight_decay * p; d = g / (sqrt(v) +
-    eps); p -= lr * d, or with momentum u = momentum * u + d; p -= lr * u (Tieleman and Hinton
-    2012).
+    eps); p -= lr * d (Tieleman and Hinton 2012). With momentum, the last step is instead
+    u = momentum * u + d; p -= lr * u.
 
     If `centered`, the square of the moving average of g is subtracted from v (Graves 2013). With
     `maximize`, grad is negated first.

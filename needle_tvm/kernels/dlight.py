@@ -20,8 +20,8 @@ DLIGHT = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
 
 def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT) -> PrimFunc | None:
-    """Schedule a function by the first of TVM's default rules `names` that fits. Return None if no
-    rule fits.
+    """Schedule a function with the first rule in `names` that fits; `names` are names of TVM's
+    default rules. Return None if no rule fits.
 
     A rule that finds out only halfway that it does not fit raises one of many errors. With some
     rules, the misfit comes to light only when reductions across threads are lowered.

@@ -24,7 +24,7 @@ def names() -> tuple[str, ...]:
 
 
 def one_thread_each(module: IRModule, target: Target) -> IRModule:
-    """Give every function one thread for each element of each of its blocks, and nothing else.
+    """Schedule every function with one thread per element of each TIR block, and nothing else.
 
     GPU code has to run in threads, and this is the simplest schedule that does.
     """
@@ -32,7 +32,7 @@ def one_thread_each(module: IRModule, target: Target) -> IRModule:
 
 
 def by_default(module: IRModule, target: Target) -> IRModule:
-    """Schedule every function by the first of dlight's rules (TVM's default for GPUs) that fits.
+    """Schedule every function with the first of dlight's rules (TVM's default for GPUs) that fits.
 
     Functions that no rule fits get `one_thread_each`.
     """
@@ -40,7 +40,7 @@ def by_default(module: IRModule, target: Target) -> IRModule:
 
 
 def schedule(module: IRModule, target: Target, without: Collection[str] = ()) -> IRModule:
-    """Schedule every function by the first of our rules that fits, or else as `by_default` does.
+    """Schedule every function with the first of our rules that fits, or else as `by_default` does.
 
     `without` lists the `names()` to leave out.
     """

@@ -104,8 +104,8 @@ def _definition(function: re.Match[str]) -> str:
     if kind in ("add", "sub", "mul"):
         lines = [f"%result = {kind} {of} %a, %b"]
     else:
-        # %d is %b, or 1 if dividing by %b could trap. The quotient is then %a, and the end of the
-        # function multiplies it by 0 or -1.
+        # %d is %b, or 1 if dividing by %b could trap (%b is 0 or, if signed, -1). With 1, the
+        # quotient is %a, and the last lines replace it by 0 or -%a.
         lines = [
             f"%zero = icmp eq {of} %b, {zero}",
             f"%minus = icmp eq {of} %b, {minus}" if not unsigned else "",

@@ -84,7 +84,7 @@ View scan(Scan kind, const View& given, int axis, bool reverse) {
 View linear_scan(const View& given_a, const View& given_b, int axis, bool reverse) {
   const View a = nd::compact(given_a), b = nd::compact(given_b);
   if (a.shape() != b.shape() || a.dtype() != b.dtype())
-    throw std::invalid_argument("linear_scan: both operands must have one shape and dtype");
+    throw std::invalid_argument("linear_scan: both operands must have the same shape and dtype");
   const Lines l(a, axis, "linear_scan");
   View out = View::empty(a.dtype(), a.shape(), a.device());
   if (out.size() == 0) return out;
@@ -97,7 +97,7 @@ View linear_scan(const View& given_a, const View& given_b, int axis, bool revers
       for (int64_t i = 0; i < l.n; ++i) {
         const int64_t row = at + (reverse ? l.n - 1 - i : i) * l.inner;
         for (int64_t j = 0; j < columns; ++j) {
-          // The first factor has no earlier result: 0 * inf would be NaN.
+          // The first step has no earlier result, and x * 0 would be NaN for an infinite x.
           const Wide<T> before = i == 0 ? 0 : static_cast<Wide<T>>(x[row + j]) * state[j];
           state[j] = before + static_cast<Wide<T>>(y[row + j]);
           to[row + j] = static_cast<T>(state[j]);

@@ -1,8 +1,8 @@
 """Converters of ensembles of decision trees (domain ai.onnx.ml).
 
 All rows walk down all trees at once. A step looks up each row's current node in each tree and
-follows its "yes" or "no" link. Leaves link to themselves, so after as many steps as the deepest
-leaf has decisions above it, every row is at its leaf.
+follows its "yes" or "no" link. Leaves link to themselves, so every row is at its leaf after d
+steps, where d is the depth of the deepest leaf.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Trees:
         have; both errors name the `node`."""
         depth = self.depth(node)
         if depth > _DEEPEST:
-            raise node.unsupported(f"trees of {depth} decisions; at most {_DEEPEST} on one path")
+            raise node.unsupported(
+                f"trees with {depth} decisions on one path; at most {_DEEPEST} are supported"
+            )
         asked = self.features[self._inner]
         for feature in asked[(asked < 0) | (asked >= x.shape[1])][:1]:
             raise node.invalid(f"a tree asks for feature {feature}, but its input has {x.shape[1]}")
@@ -114,8 +116,9 @@ class Trees:
 
 
 def _scores(node: Node, trees: Trees, x: Tensor, aggregate: str) -> tuple[Tensor, Tensor | None]:
-    """Return the aggregated weights of the leaves (rows, targets), and whether a leaf touches each
-    target, or None if all leaves touch all targets."""
+    """Return the aggregated weights (rows, targets) of the leaves that the rows reach, and a mask
+    of the same shape: whether any of a row's leaves touches the target. The mask is None if all
+    leaves touch all targets."""
     leaves = trees.leaves(node, x)
     touched = ~np.isnan(trees.weights)
     added = ops.take(make_const(np.where(touched, trees.weights, 0).astype(x.dtype)), leaves, 0)

@@ -6,10 +6,10 @@ Before: `y = call_tir(f, x)`, where
 - only this call reads `x`, and `x` is the result of a kernel of the pattern "injective" or below.
 
 After: `y = call_tir(g, x)`, where `g` is `f` with the pattern "reduction". TVM classifies a
-function of such blocks as a matmul with an epilogue, and `FuseOps` does not fuse earlier operators
-into a matmul, so the squares of a norm would be written to memory and read again. With the new
-pattern, operators after `y` are no longer fused into its kernel. This costs little, because a sum
-is smaller than its operand.
+function of such blocks as a matmul with an epilogue. `FuseOps` does not fuse earlier operators into
+a matmul, so the squares that a norm sums, for example, would be written to memory and read again.
+With the new pattern, operators after `y` are no longer fused into its kernel. This costs little,
+because a sum is smaller than its operand.
 """
 
 from __future__ import annotations

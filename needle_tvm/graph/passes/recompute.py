@@ -6,9 +6,9 @@ Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
   readers,
 - `y` is not a result, and has several readers, all kernels of the pattern "injective" or below.
 
-After: each reader has its own `y`, so that `FuseOps` fuses `y` into all of them. A clipped
-gradient, which the averages of an optimizer read, is then never written. The number of reads stays
-the same, and one array less is written.
+After: each reader has its own `y`, so that `FuseOps` fuses `y` into all of them. For example, a
+clipped gradient that the moment updates of an optimizer read is then never written to memory. The
+number of reads stays the same, and one array less is written.
 """
 
 from __future__ import annotations

@@ -2,16 +2,19 @@
 
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
-- for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
-  order already exists, for another reader; or a tensor of the same rank that varies along at most
-  one axis, which is reshaped;
+- for a permutation: a permutation in the same order; a tensor whose inverse permutation another
+  operator already reads; or a tensor of the same rank that varies along at most one axis, which is
+  reshaped;
 - for a reshape: a tensor that has no more axes than the view and varies along the last only; or any
-  tensor of the view's own shape, which is reshaped to the rows. For images, the tensor may also
+  tensor of the view's shape, which is reshaped to x's shape. If x holds images, the tensor may also
   vary along the batch, if the view has the same batch.
-The reshapes turn rows (M, N) into (..., N), or images (B, 1, W, N) into (B, W, N), (B, P, 1, N)
-into (B, H, W, N), or (B * D, H, W, N) into volumes (B, D, H, W, N). A concatenation may read
-several permutations in the same order. On a CPU, a slice may read a permutation, or an image's view
-along channels. All ranks are static.
+The reshapes turn
+- rows (M, N) into (..., N),
+- images (B, 1, W, N) into sequences (B, W, N),
+- lists of pixels (B, P, 1, N) into images (B, H, W, N), or
+- images (B * D, H, W, N) into volumes (B, D, H, W, N).
+A concatenation may read several permutations in the same order. On a CPU, a slice may also read a
+permutation, and a slice along channels may also read a reshape of images. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
 convolutions in a chain each permute to channels last and back, the whole chain stays in channels
@@ -131,7 +134,7 @@ class _Rows:
                 return value.args[0]
             return relax.op.reshape(other, exprs_of(rows))
         along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
-        if along_last and len(shape) <= len(viewed):  # more axes would be added to the result
+        if along_last and len(shape) <= len(viewed):  # an operand with more axes would add axes
             return other if len(shape) <= 2 else relax.op.reshape(other, exprs_of(shape[-1:]))
         return None
 

@@ -24,8 +24,8 @@ _ENOUGH = 1 << 16  # results that keep a large GPU busy with one thread each
 def per_result(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule one short reduction and its epilogue with one thread per result.
 
-    The rule fits a single reduction of constant extents, followed by at most one block, with at
-    least 128 results. A sum of more than 256 terms fits only if there are at least 65,536 results.
+    The rule fits a single reduction that has constant extents and at least 128 results, followed by
+    at most one block. A sum of more than 256 terms fits only if there are at least 65,536 results.
     Returns None for any other function.
     """
     sch = Schedule(function)

@@ -13,11 +13,11 @@ the loop becomes
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). For two
-buffers that the function allocates, TVM does so if every iteration reads the operand at the
-position at which it writes the result. If an outer loop computes a buffer part by part, the
-buffer holds only the current part. A vector that is moved back would then read before the start of
-that part. So elements are computed twice only if all operands read along the vector are parameters.
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). TVM does so
+for two buffers that the function allocates if every iteration reads the operand at the position at
+which it writes the result. If an outer loop computes a buffer part by part, the buffer holds only
+the current part. A vector that is moved back would then read before the start of that part. So
+elements are computed twice only if all operands read along the vector are parameters.
 
 If the end is symbolic, the last elements are computed one by one:
 
@@ -157,8 +157,8 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
     """Return whether quotients or remainders that change within a vector are indices of a buffer
-    that the function allocates. Under a condition, TVM 0.27 would find no bounds for these indices,
-    and the buffer's extents would depend on loop variables."""
+    that the function allocates. Inside the `if` that the rewrite adds, TVM 0.27 would find no
+    bounds for these indices, and the buffer's extents would depend on loop variables."""
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     along = {axis.var for axis, value in axes if lane in variables_of(value)}
     own = (load for load in loads_in(realize.block) if load.source not in parameters)

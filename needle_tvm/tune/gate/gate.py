@@ -28,7 +28,7 @@ Call = Callable[[list[Array], list[Array]], object]  # takes inputs, and outputs
 ORDINARY = "ordinary"  # the case that is timed; every gate has it
 _FACTS = "gate.json"
 _FORMAT = 1
-_GUARD = 16 << 10  # bytes before and after a result, to detect writes up to a few rows too far
+_GUARD = 16 << 10  # bytes before and after a result, to detect writes a few rows out of bounds
 _UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never produces
 _RUNS = 2  # runs of the ordinary case, since one run may not reveal a race between threads
 
@@ -53,8 +53,8 @@ class Expected:
     """The expected values of one output in one case.
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
-    `tolerance * scale` from its value; NaNs and infinities must be the same. The element at the
-    same position in an array of `alternatives` is correct too; there are such arrays if rounding
+    `tolerance * scale` from its value; NaNs and infinities must be the same. An element may instead
+    match the value at its position in an array of `alternatives`; there are such arrays if rounding
     decides between two correct answers.
     """
 
@@ -96,8 +96,8 @@ class Verdict:
 class Gate:
     """The cases in a folder that a `Writer` has written.
 
-    `facts` describes them: "tolerance" (relative; the largest of all outputs), "reference"
-    ("float64", or else the dtype in which the expected results were computed), "seed", and
+    `facts` describes them: "tolerance" (relative; the largest of all outputs), "reference" (the
+    dtype in which the expected results were computed: "float64" if possible), "seed", and
     "left_out" ({case: reason}).
     """
 

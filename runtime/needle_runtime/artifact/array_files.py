@@ -58,7 +58,9 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
         try:
             loaded = np.load(path, allow_pickle=False)
         except ValueError as error:  # NumPy's own message would advise allowing pickles
-            raise ValueError("no arrays, or pickled objects, which are not read") from error
+            raise ValueError(
+                "it holds no arrays, or it holds pickled objects, which needle does not read"
+            ) from error
         if path.suffix == ".npy":
             if not isinstance(loaded, np.ndarray):
                 raise ValueError("it is an .npz archive")
@@ -96,7 +98,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     else:
         shape, _, dtype = format.read_array_header_1_0(file)
     if dtype.hasobject:
-        raise ValueError("pickled objects, which are not read")
+        raise ValueError("it holds pickled objects, which needle does not read")
     return shape, dtype
 
 
@@ -132,7 +134,10 @@ def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         return
     for name, array in arrays.items():
         if array.dtype.kind == "V":  # bfloat16: NumPy would write untyped bytes
-            raise UsageError(f"{path}: cannot hold {name} of {array.dtype}; .safetensors can")
+            raise UsageError(
+                f"{path}: this format cannot hold the array '{name}' of dtype {array.dtype}; "
+                ".safetensors can"
+            )
     memory = io.BytesIO()
     if path.suffix == ".npz":
         np.savez(memory, **dict(arrays))  # type: ignore[arg-type]

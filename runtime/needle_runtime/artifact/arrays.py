@@ -12,8 +12,8 @@ from needle_runtime.errors import InputError
 
 
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """Convert `value` to an ndarray: an array, an object with `__dlpack__`, or anything else that
-    NumPy can convert.
+    """Convert `value` to an ndarray. `value` may be an array, an object with `__dlpack__`, or
+    anything else that NumPy can convert.
 
     The memory is shared if possible; a PyTorch tensor that requires gradients is detached. Raises
     InputError, whose message begins with `what`, for a value that is not an array, for an array

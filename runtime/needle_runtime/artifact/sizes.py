@@ -14,7 +14,7 @@ from typing import Any
 
 from needle_runtime.errors import InputError
 
-_LONGEST = 1000  # the most characters of an extent's text
+_LONGEST = 1000  # the maximum length of an extent's text, in characters
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,8 +44,8 @@ class Dim:
 
     @property
     def between(self) -> int:
-        """A size between `min` and `max`: an odd multiple if possible, so that tiles are not
-        full."""
+        """A size from `min` to `max`: if possible an odd multiple of `multiple_of`, so that it does
+        not fill whole tiles."""
         least, most = self.min // self.multiple_of, self.max // self.multiple_of
         return min((least + most) // 2 | 1, most) * self.multiple_of
 
@@ -120,7 +120,7 @@ def _function(tree: ast.expr, dims: Sequence[str]) -> Callable[[Mapping[str, int
 
 
 def shape_at(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the numbers of a `shape` at these `sizes`."""
+    """Return `shape` with every extent evaluated at these `sizes`."""
     return tuple(each.at(sizes) if isinstance(each, Extent) else each for each in shape)
 
 

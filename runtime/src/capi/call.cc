@@ -86,7 +86,7 @@ void Call::set_output(const std::string& name, void* data, size_t bytes) {
   prepared_ = false;
 }
 
-// Checks all inputs and outputs together, once after they have been set.
+// Checks all inputs and outputs together. Runs repeat the check only after one is set again.
 void Call::prepare() {
   const Function& main = program_->main();
   std::vector<std::vector<int64_t>> shapes;

@@ -1,4 +1,4 @@
-// Reads an artifact's manifest, with every check that does not run its code.
+// Reads an artifact's manifest, and makes every check that need not run the artifact's code.
 #pragma once
 
 #include <cstdint>

@@ -78,7 +78,7 @@ class Call {
     std::vector<int64_t> shape;  // of the next run's result
     size_t bytes = 0;
     std::optional<tvm::ffi::Tensor> window;  // for code that writes to given memory
-    std::optional<tvm::ffi::Tensor> own;     // memory of the call, or the code's result
+    std::optional<tvm::ffi::Tensor> own;     // allocated by the call, or returned by the code
     // The result of the last successful run; `shape` and `bytes` may belong to a later failure.
     const void* data = nullptr;
     std::vector<int64_t> data_shape;

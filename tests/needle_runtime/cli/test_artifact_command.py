@@ -234,7 +234,7 @@ def test_halves_need_a_format_that_has_them(models, capsys, tmp_path):
     answer(capsys, "run", models / "half", "--random", "--out", tmp_path / "y.safetensors")
     assert load_file(tmp_path / "y.safetensors")["output.0"].dtype == ml_dtypes.bfloat16
     line = fails(capsys, "run", models / "half", "--random", "--out", tmp_path / "y.npz", code=2)
-    assert "cannot hold output.0 of bfloat16; .safetensors can" in line
+    assert "cannot hold the array 'output.0' of dtype bfloat16; .safetensors can" in line
     assert not (tmp_path / "y.npz").exists()
 
 

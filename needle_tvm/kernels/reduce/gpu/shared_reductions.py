@@ -37,7 +37,7 @@ from needle_tvm.tir.functions import loads_in, variables_of
 _WARP = 32
 _THREADS = 256  # threads of a block with several rows
 _LEAST_TERMS = 32  # terms of a row; with fewer, one thread computes a row
-_BLOCKS = 128  # about as many as large GPUs have multiprocessors
+_BLOCKS = 128  # roughly the number of multiprocessors of a large GPU
 _BUSY_ROWS = 32 * _BLOCKS  # with this many rows, one warp per row keeps all multiprocessors busy
 _EACH, _EACH_BUSY = 8, 32  # terms per thread; with more, a row gets more threads
 _SHARED_BYTES = 24 << 10  # per block, so that several blocks fit on a multiprocessor
@@ -166,7 +166,7 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
     """Return one warp per row, or more for long rows if there are too few rows to keep all
     multiprocessors busy.
 
-    A block's rows are consecutive along the last of the axes that number the rows.
+    The rows of a block are consecutive along the last of the row axes.
     """
     busy = rows >= _BUSY_ROWS
     each, most = (_EACH_BUSY if busy else _EACH), (_THREADS if rows >= _BLOCKS else 4 * _THREADS)
@@ -180,9 +180,9 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
 
 
 def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
-    """Return several threads per row if there are too few rows for one thread each. Return None if
-    one thread is enough, or if rows do not fill whole warps: all threads of a block must reach the
-    barriers."""
+    """Return several threads per row if one thread per row would leave the GPU partly idle. Return
+    None if one thread is enough, or if rows do not fill whole warps: all threads of a block must
+    reach the barriers."""
     slices = 1
     while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
         if terms < 2 * slices * _EACH:
