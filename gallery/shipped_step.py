@@ -1,9 +1,8 @@
 """A training step learns eight digits here, is shipped, and learns two more without needle.
 
 The step, with dropout and AdamW, is compiled as a whole and exported. A process with only NumPy and
-needle's runtime continues the training on images of all ten digits and saves its state; a second
-process loads the state and continues. A third process trains without a break and ends in a bitwise
-equal state.
+needle's runtime continues the training on all ten digits and saves its state; a second one loads
+the state and continues. A third process trains without a break and ends in a bitwise equal state.
 
 Source: van de Ven and Tolias, "Three scenarios for continual learning" (2019), on classes that come
 later. Here the new data also contain the old classes, so that the model does not forget them.

@@ -1,9 +1,8 @@
 """A selective state-space model (S6) learns to keep letters and to ignore the rest.
 
-It reads 24 symbols, of which four are letters and the others blanks, and then four question marks,
-at which it must give the letters in order. The input decides how fast the state decays and what the
-step adds to it; `needle.scan` runs the steps. The picture shows how much of the state each symbol
-replaces.
+It reads four letters among 20 blanks, and then four question marks, at which it must give the
+letters in order. The input decides how fast the state decays and what the step adds to it;
+`needle.scan` runs the steps. The picture shows how much of the state each symbol replaces.
 
 Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces" (2023),
 section 3, without convolution and gate; the task is their selective copying.
@@ -23,8 +22,7 @@ lesson = Lesson(steps=1000)
 
 
 class S6(nn.Module):
-    """Maps (time, batch, WIDTH) to the same shape; without `memory`, each step starts from a zero
-    state."""
+    """Maps (time, batch, WIDTH) to the same shape; without `memory`, each step starts at 0."""
 
     def __init__(self, memory):
         super().__init__()
