@@ -135,7 +135,7 @@ def test_a_section_has_what_its_rung_changes_predicts_and_measured(name, device)
     assert len(sections) == len(ladder.rungs)
     for section, rung in zip(sections, ladder.rungs, strict=True):
         assert section.startswith(rung.name + (", which fails" if rung.kind == "failed" else "\n"))
-        assert ("<svg" in section) == ("has its picture" not in section), rung.name
+        assert ("<svg" in section) == ("the picture is the same" not in section), rung.name
         assert section.count('<details markdown="1" class="ir">') in (1, 2)
         if rung.after is None:
             assert "Predicted" not in section and "Its IR" in section

@@ -206,7 +206,7 @@ def test_layers():
         (lambda x: F.interpolate(x, 0), ValueError, "size"),
         (lambda x: F.interpolate(x, scale_factor=0.1), ValueError, "0.1 leaves nothing of 3"),
         (lambda x: F.interpolate(x, scale_factor=-1), ValueError, "scale_factor -1"),
-        (lambda x: F.interpolate(x, (2, 2, 2)), ValueError, "one number or 2"),
+        (lambda x: F.interpolate(x, (2, 2, 2)), ValueError, "one number, or a sequence of 2"),
         (lambda x: F.interpolate(x, 2, mode="cubic"), ValueError, "'cubic' is not one of"),
         (lambda x: F.interpolate(x, 2, mode="linear"), ndl.ShapeError, r"\(N, C, L\)"),
         (lambda x: F.interpolate(x, 2, align_corners=True), ValueError, "align_corners"),

@@ -139,7 +139,7 @@ def test_a_processor_without_the_features_is_refused_by_name(copied, no_dlopen):
 @pytest.mark.parametrize("name", ["tvm", "tvm_ffi"])
 def test_another_tvm_is_refused_by_name(copied, no_dlopen, name):
     reseal(copied, versions={name: "0.1"})
-    with pytest.raises(ArtifactError, match=f"built with {name} 0.1, here is"):
+    with pytest.raises(ArtifactError, match=f"built with {name} 0.1, but"):
         needle_tvm.load(copied)
 
 
