@@ -96,7 +96,7 @@ def memory(workload: Workload, rung: Rung, case: Case, folder: Path) -> str:
 
 
 def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
-    """Return the pictures of a trace that a report shows, by kind."""
+    """Return a dict from kinds of picture to the pictures of `trace` that a report shows."""
     space_time = diagrams.space_time
     drawn = {"space-time": space_time(trace, f"{title}: accesses over time", note)}
     last = int(trace.time.max())

@@ -20,7 +20,7 @@ STEPS = 500_000  # the maximum number of steps
 RUNS = 1_000_000  # the maximum number of stretches of neighbouring elements, over all steps
 _WIDTH = 64  # cells in a row of a buffer that has no rows of its own
 _CELL = 12.0  # the maximum edge length of an element's cell
-GAP, TITLE = 12, 20  # between buffers, and above each for its name
+GAP, TITLE = 12, 20  # space between buffers, and above each buffer for its name
 
 
 def steps_of(trace: Trace, room: int, height: int, cache: int | None) -> tuple[dict[str, Any], int]:
@@ -109,7 +109,8 @@ def _placed(grids: list[dict[str, Any]], room: int, height: int) -> list[dict[st
     picture of width `room`.
 
     The operands and the result of a matmul are arranged as on paper: A to the left of C, B above
-    it. Other buffers follow each other in rows, in cells that are small enough for the height.
+    it. Other buffers are laid out one after another in rows, with cells that are small enough for
+    the picture to fit `height`.
     """
     if len(grids) == 3:
         a, b, c = grids
@@ -150,8 +151,9 @@ def _in_rows(grids: Sequence[dict[str, Any]], room: int, cell: float) -> list[di
 def packed(runs: list[dict[str, Any]]) -> str:
     """Return the runs as text for a page.
 
-    Elements, loop values and lines are written as differences from the same site's previous step.
-    In a loop the differences repeat, so they compress well.
+    Elements and loop values are written as differences from the same site's previous step, and
+    cache misses as differences from the previous miss. In a loop the differences repeat, so they
+    compress well.
     """
     text = json.dumps([_flat(run) for run in runs], separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

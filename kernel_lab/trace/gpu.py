@@ -184,8 +184,8 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> np.ndarray:
-    """Return, for each access, the index of its thread's part of the warp. The parts of a warp are
-    served one after another: half warps at 8 bytes per thread, quarter warps at 16."""
+    """Return, for each access, the index of the part of its warp that it is served with. The parts
+    are served one after another: half warps at 8 bytes per thread, quarter warps at 16."""
     members = np.bincount(group)
     threads = np.bincount(_pairs(group, thread)[0], minlength=len(members))
     bytes_each = (members * size / np.maximum(threads, 1))[group]

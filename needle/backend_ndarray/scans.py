@@ -19,7 +19,8 @@ def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
     """Call the function `name` of this module on `arrays` of one dtype, with these `attributes`.
     Return one NDArray or a tuple of two."""
     device, dtype = arrays[0].device, arrays[0].view.dtype
-    if dtype in SMALL_INTEGER:  # int32 has the same order, and its results have the same low bits
+    if dtype in SMALL_INTEGER:
+        # Converting to int32 keeps the order of the values, and the low bits of results are right.
         out = run(name, *[x.astype("int32") for x in arrays], **attributes)
         if isinstance(out, tuple):
             return out[0].astype(dtype), *out[1:]

@@ -222,10 +222,10 @@ class LionUpdate(Update):
 
 
 def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the new parameter and step + 1 after one step of SGD. `inputs` are parameter,
-    gradient, lr and step. With momentum there is also u, the running sum of gradients: it precedes
-    lr in the inputs, and the new u precedes step + 1 in the result. `options` are the fields of
-    SgdUpdate. lr is a float of shape (), step an int64 of shape ().
+    """Take one step of SGD; return the new parameter and the incremented step. `inputs` are
+    parameter, gradient, lr and step. With momentum there is also u, the running sum of gradients:
+    it precedes lr in the inputs, and the new u precedes the step in the result. `options` are the
+    fields of SgdUpdate. lr is a float of shape (), step an int64 of shape ().
 
     Raises TypeError for other dtypes or another number of inputs, ShapeError for other shapes.
 
@@ -238,27 +238,27 @@ def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
 
 
 def adam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the new parameter, the new states and step + 1 after one step of Adam, or of AdamW if
-    `decoupled`. The `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max
-    follows v. `options` are the fields of AdamUpdate."""
+    """Take one step of Adam, or of AdamW if `decoupled`; return the new parameter, the new states
+    and the incremented step. The `inputs` are parameter, gradient, m, v, lr and step; with
+    `amsgrad`, v_max follows v. `options` are the fields of AdamUpdate."""
     return apply(AdamUpdate(**options), inputs)
 
 
 def adagrad_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the new parameter, the new v and step + 1 after one step of Adagrad. The `inputs` are
-    parameter, gradient, v (the sum of squared gradients), lr and step. `options` are the fields of
-    AdagradUpdate."""
+    """Take one step of Adagrad; return the new parameter, the new v and the incremented step. The
+    `inputs` are parameter, gradient, v (the sum of squared gradients), lr and step. `options` are
+    the fields of AdagradUpdate."""
     return apply(AdagradUpdate(**options), inputs)
 
 
 def rmsprop_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the new parameter, the new states and step + 1 after one step of RMSprop. The `inputs`
-    are parameter, gradient, v, lr and step; v is followed by u if there is `momentum`, and then by
-    the average if `centered`. `options` are the fields of RmspropUpdate."""
+    """Take one step of RMSprop; return the new parameter, the new states and the incremented step.
+    The `inputs` are parameter, gradient, v, lr and step; v is followed by u if there is `momentum`,
+    and then by the average if `centered`. `options` are the fields of RmspropUpdate."""
     return apply(RmspropUpdate(**options), inputs)
 
 
 def lion_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Return the new parameter, the new m and step + 1 after one step of Lion. The `inputs` are
-    parameter, gradient, m, lr and step. `options` are the fields of LionUpdate."""
+    """Take one step of Lion; return the new parameter, the new m and the incremented step. The
+    `inputs` are parameter, gradient, m, lr and step. `options` are the fields of LionUpdate."""
     return apply(LionUpdate(**options), inputs)

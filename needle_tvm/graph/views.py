@@ -47,7 +47,7 @@ def view_of(expr: Any, lookup: Lookup) -> View:
 
 
 def order_of(call: Any) -> list[int]:
-    """Return the axes of a permutation's source, in the order of its result."""
+    """Return, for each axis of a permutation's result, the corresponding axis of its operand."""
     count, axes = len(shape_of(call.args[0]) or ()), call.attrs.axes
     return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
 

@@ -48,7 +48,8 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
 
 def _is_well_typed(function: PrimFunc) -> bool:
     """Return whether the operands of each node have the same type. If a reduction has one term, TVM
-    merges its initialisation and the cast of its result into a statement that mixes both types."""
+    merges its initialisation and the cast of its result into one statement, whose operands then
+    have different types: the type before the cast and the type after it."""
     pairs = [
         *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),
         *(

@@ -18,9 +18,9 @@ class Rules:
 
     `prepared` is applied to a module before tasks are extracted. `schedule_function` returns the
     baseline schedule, which a search tries to beat. A candidate from `variants` is a schedule that
-    TVM's search may mutate further. A candidate from `choices` has only an annotation that names a
-    choice; `realised` turns such a candidate into the module that is compiled, and returns all
-    other candidates unchanged.
+    TVM's search may mutate further. A candidate from `choices` is not scheduled yet: it only
+    carries an annotation that names a schedule rule and its knobs. `realised` applies that rule,
+    and returns all other candidates unchanged.
     """
 
     prepared: Callable[[IRModule], IRModule]

@@ -16,9 +16,9 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in
 
-# The most bytes that one buffer may have, and that all such buffers of a function may have. LARGEST
-# is twice the size of AVX-512's vector registers, which is enough for any tile; a larger buffer
-# takes longer to fill than to allocate from the pool.
+# Limits in bytes: LARGEST for each buffer on the stack, MOST for all such buffers of a function.
+# LARGEST is twice the size of AVX-512's vector registers, which is enough for any tile; a larger
+# buffer takes longer to fill than to allocate from the pool.
 LARGEST, MOST = 1 << 12, 1 << 17
 _ON_STACK = "disable_lower_builtin"  # TVM's annotation
 

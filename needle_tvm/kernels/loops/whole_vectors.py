@@ -13,11 +13,12 @@ the loop becomes
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). TVM does so
-for two buffers that the function allocates if every iteration reads the operand at the position at
-which it writes the result. If an outer loop computes a buffer part by part, the buffer holds only
-the current part. A vector that is moved back would then read before the start of that part. So
-elements are computed twice only if all operands read along the vector are parameters.
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). If every
+iteration reads the operand at the position at which it writes the result, TVM lets the two share
+memory, provided that the function itself allocates both. If an outer loop computes a buffer part by
+part, the buffer holds only the current part. A vector that is moved back would then read before the
+start of that part. So elements are computed twice only if every operand whose index varies along
+the vector is a parameter of the function.
 
 If the end is symbolic, the last elements are computed one by one:
 
@@ -43,8 +44,8 @@ from needle_tvm.tir.extents import is_multiple
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of
 
 # Annotation of a loop over tiles. Its value is the number of elements along the axis, which must be
-# at least the width of a tile. The last tile is moved back to end with the axis, so some elements
-# may be computed twice.
+# at least the width of a tile. The last tile is moved back so that it ends where the axis ends;
+# some elements may then be computed twice.
 ENDS_AT = "needle.ends_at"
 
 
@@ -101,8 +102,8 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _moved_back(loop: Any) -> Any:
-    """Return a loop that is annotated with `ENDS_AT`, changed so that its last tile ends at the
-    annotated position; return any other loop unchanged."""
+    """If `loop` is annotated with `ENDS_AT`, return it with its last tile moved back to end at the
+    annotated position; otherwise return it unchanged."""
     if ENDS_AT not in loop.annotations:
         return loop
     tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])

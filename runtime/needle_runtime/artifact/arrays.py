@@ -47,7 +47,7 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def mask_refusal(value: Any) -> str | None:
-    """Return the reason to refuse a masked array, or lists and tuples that contain one.
+    """Return why `value` must be refused if it is a masked array, or a list or tuple with one.
 
     Returns None if there is no mask. This is a copy of `needle.backend_ndarray.masked`, which the
     runtime cannot import.

@@ -86,7 +86,8 @@ void Call::set_output(const std::string& name, void* data, size_t bytes) {
   prepared_ = false;
 }
 
-// Checks all inputs and outputs together. Runs repeat the check only after one is set again.
+// Checks all inputs and outputs together. Later runs repeat the check only if an input or output
+// has been set again.
 void Call::prepare() {
   const Function& main = program_->main();
   std::vector<std::vector<int64_t>> shapes;

@@ -46,7 +46,7 @@ _UNROLLED = 64  # iterations of a thread's loop, so that several loads are in fl
 
 @dataclass(frozen=True)
 class _Threads:
-    """The threads of a block: its number of rows, and the number of threads per row (`terms`)."""
+    """How a block's threads are divided: `rows` rows, with `terms` threads for each."""
 
     rows: int
     terms: int
@@ -63,9 +63,10 @@ def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule reductions over the same rows, and the values computed from them, with several
     threads per row.
 
-    The rule fits if each reduction has at least 32 terms and an operand whose elements are each
-    used by one result, if all reductions have the same rows and layout, and if the function ends in
-    one block. Returns None if it does not fit, or if one thread per row is enough.
+    The rule fits if all reductions have the same rows and layout, and the function ends in one
+    block. Each reduction must have at least 32 terms, and an operand whose elements each
+    contribute to only one result. Returns None if the rule does not fit, or if one thread per row
+    is enough.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
@@ -218,8 +219,8 @@ def _without_copies(
 
 
 def _bind_end(sch: Schedule, end: Any, rows: list[Any], threads: _Threads) -> Any:
-    """Bind the loops of the function's last TIR block to threads, except those over rows; return
-    the loop over the rows of a thread block."""
+    """Bind the loops of the function's last TIR block, except the loops over rows, to threads, and
+    the rows to thread blocks; return the loop over the rows of one thread block."""
     loops = sch.get_loops(end)
     others = [loop for loop in loops if not any(sch.get(loop).same_as(sch.get(r)) for r in rows)]
     sch.reorder(*rows, *others)
