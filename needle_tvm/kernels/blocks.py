@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import (
@@ -47,6 +47,8 @@ _FUNCTIONS = {
     f"tirx.{name}"
     for name in ("cos", "erf", "exp", "log", "pow", "sigmoid", "sin", "tanh", "call_pure_extern")
 }
+
+_ERF = 8  # registers that a vector's erf takes, beside those of its tables
 
 # Most loads in one inlined expression: beyond this, registers spill and compiling gets slow.
 _MOST_LOADS = 32
@@ -110,15 +112,15 @@ def block_work(sch: Schedule, block: Any) -> int:
     return work * math.prod(extent(sch, loop) for loop in sch.get_loops(block))
 
 
-def calls_functions(sch: Schedule, block: Any) -> bool:
-    """Return whether a block computes exponentials or similar functions, whose unrolled code is
-    long."""
-    return has_functions(sch.get(block).body)
+def calls_functions(sch: Schedule, block: Any, names: Container[str] = _FUNCTIONS) -> bool:
+    """Return whether a block calls one of these functions; by default, exponentials and similar
+    functions, whose unrolled code is long."""
+    return has_functions(sch.get(block).body, names)
 
 
-def has_functions(root: Any) -> bool:
-    """Return whether an expression or a statement computes exponentials or similar functions."""
-    return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
+def has_functions(root: Any, names: Container[str] = _FUNCTIONS) -> bool:
+    """Return whether an expression or a statement calls one of these functions."""
+    return any(getattr(call.op, "name", "") in names for call in nodes_in(root, NODES.call))
 
 
 def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
@@ -277,6 +279,7 @@ def write_back(
     last: Any,
     at: Any,
     loops: Sequence[Any],
+    target: Target,
     axes: int | None = None,
 ) -> None:
     """Schedule the blocks that follow one tile of `tiles` (the epilogue). The last block's `loops`
@@ -284,7 +287,7 @@ def write_back(
 
     An intermediate used more than once lives for one tile, in registers. The operands of functions
     such as exp also live for one tile, but on the stack: functions process the tile vector by
-    vector.
+    vector. For erf, a row of the tile is cut into pieces, since LLVM spills the values of more.
     """
     heavy = calls_functions(sch, last)
     if heavy and not between:
@@ -293,7 +296,11 @@ def write_back(
         in_registers(sch, block, at, axes or len(loops))
     for loop in () if heavy else loops[:-1]:
         sch.unroll(loop)
-    sch.vectorize(loops[-1])
+    vector = loops[-1]
+    piece = lanes_of(sch, last, target) * (target_info(target).vectors.number // _ERF)
+    if extent(sch, vector) > piece and calls_functions(sch, last, {"tirx.erf"}):
+        _, vector = sch.split(vector, [None, piece])
+    sch.vectorize(vector)
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:

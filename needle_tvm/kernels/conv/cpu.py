@@ -154,7 +154,7 @@ def _around_tiles(
     else:
         task = image_tile
         share_out(sch, strip, tiles, target)
-    write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane])
+    write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane], target)
     sch.compute_at(tiles, inner[-1], preserve_unit_loops=True)
     for block in copies:
         sch.compute_at(block, panel if grouped else task, preserve_unit_loops=True)
@@ -200,7 +200,7 @@ def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: 
     column_tile, k = sch.split(column, [None, tile.columns])
     panel, lane = sch.split(channel, [None, tile.channels])
     sch.reorder(panel, column_tile, i, j, k, lane)
-    write_back(sch, tiles, between, result, column_tile, [i, j, k, lane])
+    write_back(sch, tiles, between, result, column_tile, [i, j, k, lane], target)
     sch.compute_at(tiles, column_tile, preserve_unit_loops=True)
     for block in copies:
         sch.compute_at(block, task, preserve_unit_loops=True)

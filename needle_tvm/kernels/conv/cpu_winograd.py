@@ -60,5 +60,5 @@ def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> N
     if shared is row:  # each row loops over the images
         sch.reorder(row, image)
     share_out(sch, shared, half, target)
-    write_back(sch, half, between, last, vector, [i, j, lane])
+    write_back(sch, half, between, last, vector, [i, j, lane], target)
     in_registers(sch, half, vector, _AXES)

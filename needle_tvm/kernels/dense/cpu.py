@@ -224,7 +224,7 @@ def _tiled(
     sch.reorder(*batch, m_part, panel, m_block, *side, m_inner, n_inner)
     # If the loop over blocks were fused too, a task would recompute its addresses in each block.
     share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)
-    write_back(sch, tiles, between, last, m_block, [*side, m_inner, n_inner], axes=2)
+    write_back(sch, tiles, between, last, m_block, [*side, m_inner, n_inner], target, axes=2)
     return m_block
 
 

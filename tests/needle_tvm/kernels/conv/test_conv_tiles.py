@@ -2,8 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
+from needle import Tensor, nn
+from needle.trace import trace
+from needle_tvm._tvm.names import tirx
+from needle_tvm.frontend import lowering
+from needle_tvm.kernels.blocks import has_functions
 from needle_tvm.kernels.conv.cpu_tiles import (
     ConvTile,
     Copied,
@@ -12,7 +18,9 @@ from needle_tvm.kernels.conv.cpu_tiles import (
     group_lanes,
     tasks,
 )
+from needle_tvm.lower import build
 from needle_tvm.target.spec import resolve
+from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 
 LANES = 16
 
@@ -92,3 +100,21 @@ def test_half_vectors_where_long_ones_take_twice_as_long(avx512):
     halved = resolve({"kind": "llvm", "mcpu": "znver4"}, 2).to_tvm()
     tiles = [conv_tile((1, 28, 28, 96), 216, "float32", each, 24) for each in (avx512, halved)]
     assert [tile.channels for tile in tiles] == [12, 8]
+
+
+@pytest.mark.parametrize(("mcpu", "most"), [("x86-64-v3", 2), ("skylake-avx512", 4)])
+def test_erf_takes_a_part_of_the_registers(mcpu, most):
+    """A tile of 2 pixels by 4 vectors of AVX2 is cut for erf; a tile of AVX-512 stays whole."""
+    target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
+    model = nn.Sequential(nn.Conv(256, 1024, 1), nn.GELU()).eval()
+    graph = trace(model, Tensor(np.zeros((1, 256, 16, 16), "float32")))
+    module = build.schedule(lowering.lower(graph, target, "tuned"), target, "tuned")
+    loops = [
+        loop
+        for function in prim_funcs(module).values()
+        for loop in nodes_in(function, NODES.loop)
+        if loop.kind == tirx.ForKind.VECTORIZED and has_functions(loop.body, {"tirx.erf"})
+    ]
+    lanes = group_lanes("float32", target)[-1]
+    tile = conv_tile((1, 16, 16, 1024), 256, "float32", target, step=1024)
+    assert [int(loop.extent) for loop in loops] == [min(most * lanes, tile.channels)]
