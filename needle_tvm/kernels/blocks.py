@@ -48,7 +48,7 @@ _FUNCTIONS = {
     for name in ("cos", "erf", "exp", "log", "pow", "sigmoid", "sin", "tanh", "call_pure_extern")
 }
 
-_ERF = 8  # registers that a vector's erf takes, beside those of its tables
+_ERF = 8  # registers for each vector of erf's operand: with fewer, LLVM spills
 
 # Most loads in one inlined expression: beyond this, registers spill and compiling gets slow.
 _MOST_LOADS = 32
@@ -287,7 +287,7 @@ def write_back(
 
     An intermediate used more than once lives for one tile, in registers. The operands of functions
     such as exp also live for one tile, but on the stack: functions process the tile vector by
-    vector. For erf, a row of the tile is cut into pieces, since LLVM spills the values of more.
+    vector. For erf, a row of the tile is cut into pieces that fit the registers (`_ERF`).
     """
     heavy = calls_functions(sch, last)
     if heavy and not between:
@@ -297,7 +297,7 @@ def write_back(
     for loop in () if heavy else loops[:-1]:
         sch.unroll(loop)
     vector = loops[-1]
-    piece = lanes_of(sch, last, target) * (target_info(target).vectors.number // _ERF)
+    piece = lanes_of(sch, tiles, target) * (target_info(target).vectors.number // _ERF)
     if extent(sch, vector) > piece and calls_functions(sch, last, {"tirx.erf"}):
         _, vector = sch.split(vector, [None, piece])
     sch.vectorize(vector)

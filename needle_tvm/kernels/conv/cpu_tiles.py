@@ -109,7 +109,7 @@ def _best_tile(
     halved = target_info(target).in_halves
     waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
     load = _LOAD if registers >= 32 else _BROADCAST
-    column = terms * item_bytes(dtype)  # the weights of one channel
+    column = terms * item_bytes(dtype)  # bytes of one channel's weights
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
