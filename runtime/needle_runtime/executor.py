@@ -60,6 +60,7 @@ class Executor:
         library = load_library(artifact.read(LIBRARY), for_gpu=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
+        self._making = threading.Lock()  # acquired inside `loading`, as a machine is made
         # The current weights, packed as the code reads them; None if there are none yet.
         self.bound: tuple[Any, ...] | None = None if self.main.params else ()
         self._graph = self.main.graph  # None if there is no CUDA graph to capture
@@ -156,8 +157,10 @@ class Executor:
 
     def new_machine(self) -> Any:
         """Return a virtual machine for the code; one thread at a time may use it."""
-        machine = self._executable()
-        machine["vm_initialization"](*self.memory.machine_arguments)
+        # TVM fills a map of the executable, which all machines share, without a lock.
+        with loading, self._making:
+            machine = self._executable()
+            machine["vm_initialization"](*self.memory.machine_arguments)
         return machine
 
     def _machine(self) -> Any:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -93,6 +94,23 @@ def test_several_models_on_sixteen_threads():
             assert numpy(callees[which](x)).tobytes() == expected[which][given]
 
     in_threads(work)
+
+
+def test_machines_are_made_one_at_a_time(monkeypatch):
+    """Machines share their executable, and TVM changes it while it makes one."""
+    executor = needle_tvm.compile(make_mlp(32, 8), tensor(X)).program.executor
+    make, inside = executor._executable, []
+
+    def alone():
+        inside.append(None)
+        time.sleep(0.01)  # lets other threads in
+        machine = make()
+        assert len(inside) == 1
+        inside.pop()
+        return machine
+
+    monkeypatch.setattr(executor, "_executable", alone)
+    in_threads(lambda _: executor.new_machine())
 
 
 def test_set_params_during_calls():

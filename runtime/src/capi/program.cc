@@ -104,6 +104,7 @@ const ArraySpec& Program::spec(needle_kind kind, const std::string& name, size_t
 }
 
 ffi::Module Program::new_machine() const {
+  const std::lock_guard<std::mutex> lock(machines_mutex_);
   auto machine = (*executable_)().cast<ffi::Module>();
   const bool pooled = main().sizes.dims().empty();
   machine->GetFunction("vm_initialization")

@@ -47,6 +47,8 @@ class Program {
   Manifest manifest_;
   int threads_;
   tvm::ffi::Optional<tvm::ffi::Function> executable_;  // makes virtual machines
+  // Held while a machine is made: TVM then fills a map of the executable, which machines share.
+  mutable std::mutex machines_mutex_;
   mutable std::mutex weights_mutex_;
   std::shared_ptr<const Tensors> weights_;  // packed; null if there are none yet
   std::atomic<uint64_t> generation_{0};     // increases when weights are set

@@ -128,6 +128,23 @@ void state_is_copied_whole(const char* path) {
   writer.join();
 }
 
+// Threads that make the first calls of a program at the same moment.
+void first_calls_are_made_at_once(const char* path) {
+  constexpr int kCallers = 3;
+  for (int round = 0; round < 1000; ++round) {
+    needle::Program program(path);
+    std::atomic<int> ready{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kCallers; ++i)
+      threads.emplace_back([&] {
+        ++ready;
+        while (ready < kCallers) std::this_thread::yield();
+        needle::Call call(program);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // Programs that are opened, run and closed by several threads.
 void programs_come_and_go(const char* model) {
   const std::vector<float> x = numbers(16 * 4);
@@ -156,6 +173,7 @@ int main(int argc, char** argv) {
   weights_change_under_calls(argv[1], argv[2], argv[3]);
   steps_are_taken_in_turn(argv[4]);
   state_is_copied_whole(argv[4]);
+  first_calls_are_made_at_once(argv[4]);
   programs_come_and_go(argv[1]);
   std::puts("done");
 }
