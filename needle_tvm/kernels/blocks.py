@@ -297,10 +297,15 @@ def write_back(
     for loop in () if heavy else loops[:-1]:
         sch.unroll(loop)
     vector = loops[-1]
-    piece = lanes_of(sch, tiles, target) * (target_info(target).vectors.number // _ERF)
+    piece = lanes_of(sch, tiles, target) * erf_vectors(target)
     if extent(sch, vector) > piece and calls_functions(sch, last, {"tirx.erf"}):
         _, vector = sch.split(vector, [None, piece])
     sch.vectorize(vector)
+
+
+def erf_vectors(target: Target) -> int:
+    """Return the number of vectors for which registers hold all that erf needs."""
+    return max(1, target_info(target).vectors.number // _ERF)
 
 
 def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:

@@ -31,6 +31,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.frontend.translate import translate
 from needle_tvm.target.spec import resolve
 
+AVX2 = resolve({"kind": "llvm", "mcpu": "x86-64-v3"}, 2).to_tvm()
 AVX512 = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
 SM_90 = resolve("cuda:sm_90").to_tvm()
 

@@ -24,6 +24,8 @@ _TILE = 20
 
 _HALF = 0.6  # the cost of up to half a vector, on a processor that executes it in two halves
 
+WIDEST = 4  # vectors of a tile's channels
+
 LARGE = 64  # assumed rows or columns of an image if they are symbolic
 
 _SHORT = 16  # bytes of the shortest vectors
@@ -67,6 +69,7 @@ def conv_tile(
     *,
     step: int = 1,
     overlapping: bool = False,
+    widest: int = WIDEST,
 ) -> ConvTile:
     """Return the register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
@@ -77,9 +80,9 @@ def conv_tile(
     one input pixel to the next: the tile's pixels are read side by side, so a tile has no more
     pixels than the L1 cache keeps. With `overlapping`, neighbouring pixels read the same inputs
     within one unrolled step. LLVM keeps these inputs in registers too, so half of the registers are
-    left to LLVM.
+    left to LLVM. A tile has at most `widest` vectors of channels.
     """
-    return _best_tile(output, terms, dtype, target, group, step, overlapping)[1]
+    return _best_tile(output, terms, dtype, target, group, step, overlapping, widest)[1]
 
 
 def conv_cycles(
@@ -91,7 +94,7 @@ def conv_cycles(
     step: int = 1,
 ) -> float:
     """Return the estimated time of a convolution in tiles of `conv_tile`, in multiply-adds."""
-    return _best_tile(output, terms, dtype, target, group, step, False)[0]
+    return _best_tile(output, terms, dtype, target, group, step, False, WIDEST)[0]
 
 
 def _best_tile(
@@ -102,6 +105,7 @@ def _best_tile(
     group: int | None,
     step: int,
     overlapping: bool,
+    widest: int,
 ) -> tuple[float, ConvTile]:
     batch, rows, columns, n = output
     registers = target_info(target).vectors.number
@@ -111,7 +115,7 @@ def _best_tile(
     load = _LOAD if registers >= 32 else _BROADCAST
     column = terms * item_bytes(dtype)  # bytes of one channel's weights
     best, least = None, math.inf
-    for channels in _widths(n, group, dtype, target):
+    for channels in _widths(n, group, dtype, target, widest):
         vectors = -(-channels // lanes)
         most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
         most = min(most, most_beside(step))
@@ -131,7 +135,9 @@ def _best_tile(
     return least, best
 
 
-def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
+def _widths(
+    n: int, group: int | None, dtype: str, target: Target, widest: int
+) -> Iterator[int]:
     """Yield the numbers of channels that a tile may have: whole vectors, or one short vector if all
     channels fit it. For a group, a tile may also be part of a vector, since LLVM handles vectors of
     any length up to a whole register."""
@@ -141,7 +147,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
     else:
         yield from (few for few in range(1, lanes) if group % few == 0)
     for vectors in TILE_VECTORS:
-        if vectors <= min(4, -(-n // lanes)) and (group or 0) % (lanes * vectors) == 0:
+        if vectors <= min(widest, -(-n // lanes)) and (group or 0) % (lanes * vectors) == 0:
             yield lanes * vectors
 
 

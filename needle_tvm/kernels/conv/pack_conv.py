@@ -22,16 +22,18 @@ from typing import Any
 
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import conv_extents
-from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.dependence import bindings_of, is_op
 from needle_tvm.graph.rewrite import rewrite
-from needle_tvm.kernels.blocks import item_bytes
-from needle_tvm.kernels.conv.cpu_tiles import LARGE, ConvTile, conv_tile, depthwise_tile
+from needle_tvm.kernels.blocks import erf_vectors, item_bytes
+from needle_tvm.kernels.conv.cpu_tiles import LARGE, WIDEST, ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.conv.te import Channels, Geometry, conv
 from needle_tvm.kernels.dense.pack_weights import Packer
 from needle_tvm.tir.extents import is_static, shape_of
 
 _DTYPES = ("float32", "float64")
 _FEWEST_PIXELS = 16  # pixels of the result, if weights are packed in every call
+_WITH_ERF = ("relax.nn.gelu", "relax.erf")
+_ARITHMETIC = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 _FEW_CHANNELS = 8  # fewer channels do not fill a vector when the input is copied
 
 
@@ -45,6 +47,11 @@ class _ConvPacker(Packer):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._planes_first: dict[Any, Any] = {}
+        self._before_erf = _before_erf(function)
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self._bound = binding.var
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
@@ -95,7 +102,14 @@ class _ConvPacker(Packer):
         channels_of_pixel = 1 if channels.planar else inputs * (output[3] // channels.outputs)
         step = channels_of_pixel * geometry.stride[1] * item_bytes(dtype)
         return conv_tile(
-            output, terms, dtype, self.target, each, step=step, overlapping=overlapping
+            output,
+            terms,
+            dtype,
+            self.target,
+            each,
+            step=step,
+            overlapping=overlapping,
+            widest=erf_vectors(self.target) if self._bound in self._before_erf else WIDEST,
         )
 
     def _fits(self, call: Any) -> bool:
@@ -123,6 +137,28 @@ class _ConvPacker(Packer):
         if w not in self._planes_first:
             self._planes_first[w] = self.builder_.emit(relax.op.permute_dims(w, [2, 0, 1, 3]))
         return self._planes_first[w]
+
+
+def _before_erf(function: relax.Function) -> set[Any]:
+    """Return the variables that erf reads, directly or through arithmetic: their kernels will
+    probably be fused with it."""
+    values = bindings_of(function)
+    found: set[Any] = set()
+    pending = [
+        argument
+        for value in values.values()
+        if any(is_op(value, name) for name in _WITH_ERF)
+        for argument in value.args
+    ]
+    while pending:
+        variable = pending.pop()
+        if not isinstance(variable, relax.Var) or variable in found:
+            continue
+        found.add(variable)
+        value = values.get(variable)
+        if any(is_op(value, name) for name in _ARITHMETIC):
+            pending.extend(value.args)
+    return found
 
 
 def _pair(values: Any) -> tuple[int, int]:

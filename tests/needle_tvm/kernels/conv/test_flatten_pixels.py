@@ -8,13 +8,11 @@ from needle import Tensor, nn
 from needle_tvm._tvm.names import relax
 from needle_tvm.kernels.conv.cpu_tiles import conv_tile
 from needle_tvm.kernels.conv.flatten_pixels import flatten_pixels
-from needle_tvm.target.spec import resolve
 from tests.needle_tvm.kernels.conv.convolutions import OF_PLANES, N, conv, planes_first
-from tests.needle_tvm.modules import AVX512, Spec, check_becomes, check_stays, relax_module
+from tests.needle_tvm.modules import AVX2, AVX512, Spec, check_becomes, check_stays, relax_module
 
 op = relax.op
 
-AVX2 = resolve({"kind": "llvm", "mcpu": "x86-64-v3"}, 2).to_tvm()
 IMAGES, WEIGHTS = Spec(2, 7, 7, 24), Spec(1, 1, 24, 64)
 
 

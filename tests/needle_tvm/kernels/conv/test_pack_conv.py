@@ -10,6 +10,7 @@ from needle_tvm.kernels.conv.te import conv as packed_conv
 from needle_tvm.kernels.dense.pack_weights import pack
 from tests.needle_tvm.kernels.conv.convolutions import OF_PLANES, conv, planes_first
 from tests.needle_tvm.modules import (
+    AVX2,
     AVX512,
     Spec,
     check_becomes,
@@ -44,11 +45,12 @@ def on_panels(x, panels, n, geometry, channels, tile):
     )
 
 
-def becomes(before, after, *specs, params=1):
+def becomes(before, after, *specs, params=1, target=AVX512):
     check_becomes(
         pack_conv,
         relax_module(before, *specs, params=params),
         relax_module(after, *specs, params=params),
+        target,
     )
 
 
@@ -112,6 +114,39 @@ def test_one_channel_is_no_depthwise_convolution():
         conv,
         lambda x, w: on_panels(x, packed(w, tile), 1, PLAIN, channels, tile),
         *(Spec(2, 7, 6, 1), Spec(3, 3, 1, 1)),
+    )
+
+
+WIDE = Spec(1, 16, 16, 256), Spec(1, 1, 256, 1024), Spec(1024)
+
+
+@pytest.mark.parametrize(
+    ("then", "narrow"),
+    [
+        (lambda y, b: relax.op.nn.gelu(y), True),
+        (lambda y, b: relax.op.nn.gelu(emit(relax.op.add(y, b))), True),
+        (lambda y, b: emit(relax.op.erf(emit(relax.op.multiply(y, b)))), True),
+        (lambda y, b: relax.op.nn.silu(emit(relax.op.add(y, b))), False),
+        (lambda y, b: relax.op.add(y, b), False),
+    ],
+    ids=["gelu", "bias and gelu", "scale and erf", "silu", "bias"],
+)
+def test_tiles_before_erf_leave_it_registers(then, narrow):
+    """With AVX2, the tile is two vectors wide instead of four."""
+    tiles = [
+        conv_tile((1, 16, 16, 1024), 256, "float32", AVX2, step=1024, widest=widest)
+        for widest in (4, 2)
+    ]
+    assert [tile.channels for tile in tiles] == [32, 16]
+    geometry, channels = Geometry((16, 16), (1, 1), (1, 1), (0, 0)), Channels(256, 1024)
+    becomes(
+        lambda x, w, b: then(emit(conv(x, w, padding=0)), b),
+        lambda x, w, b: then(
+            on_panels(x, packed(w, tiles[narrow]), 1024, geometry, channels, tiles[narrow]), b
+        ),
+        *WIDE,
+        params=2,
+        target=AVX2,
     )
 
 
