@@ -135,9 +135,7 @@ def _best_tile(
     return least, best
 
 
-def _widths(
-    n: int, group: int | None, dtype: str, target: Target, widest: int
-) -> Iterator[int]:
+def _widths(n: int, group: int | None, dtype: str, target: Target, widest: int) -> Iterator[int]:
     """Yield the numbers of channels that a tile may have: whole vectors, or one short vector if all
     channels fit it. For a group, a tile may also be part of a vector, since LLVM handles vectors of
     any length up to a whole register."""
