@@ -155,7 +155,7 @@ def _before_erf(function: relax.Function) -> set[Any]:
         if not isinstance(variable, relax.Var) or variable in found:
             continue
         found.add(variable)
-        value = values.get(variable)
+        value: Any = values.get(variable)
         if any(is_op(value, name) for name in _ARITHMETIC):
             pending.extend(value.args)
     return found
