@@ -24,7 +24,7 @@ _TILE = 20
 
 _HALF = 0.6  # the cost of up to half a vector, on a processor that executes it in two halves
 
-WIDEST = 4  # vectors of a tile's channels
+WIDEST = 4  # the most vectors of a tile's channels
 
 LARGE = 64  # assumed rows or columns of an image if they are symbolic
 

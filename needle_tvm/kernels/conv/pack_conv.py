@@ -48,6 +48,7 @@ class _ConvPacker(Packer):
         super().__init__(module, function, target)
         self._planes_first: dict[Any, Any] = {}
         self._before_erf = _before_erf(function)
+        self._bound: Any = None  # the variable whose value is visited
 
     def visit_var_binding_(self, binding: Any) -> None:
         self._bound = binding.var
