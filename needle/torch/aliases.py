@@ -15,7 +15,9 @@ _VIEWS = {
 }
 
 _DROPOUTS = tuple(
-    f"aten.{kind}dropout.default" for kind in ("", "alpha_", "feature_", "feature_alpha_")
+    f"aten.{kind}dropout{place}.default"
+    for kind in ("", "alpha_", "feature_", "feature_alpha_")
+    for place in ("", "_")
 )
 
 

@@ -6,7 +6,8 @@ in-place writes, batch norm, dropout and padding. Imports PyTorch when called.
 
 A write `x.op_(...)` becomes `y = x.op(...)`, and later nodes read y. The preconditions are:
 
-- x is the result of an operator that allocates its result, so that nothing else shares its memory.
+- x is the result of an operator that allocates its result, or a view of such a result that nothing
+  else reads. So no other value that is read shares its memory.
 - Every other node that reads x allocates its results as well, so no view of x exists. In
   particular, the program does not return x.
 - All tensors of the call have x's dtype, which is floating-point, and the result has x's shape. In
@@ -35,6 +36,23 @@ _ALLOCATING_COMPOSITES = (
     "aten.group_norm.default",
     "aten.linear.default",
     "aten.matmul.default",
+)
+
+
+# Operators whose result has elements of its one tensor input, none of them twice.
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "alias.default",
+        "flatten.using_ints",
+        "permute.default",
+        "select.int",
+        "slice.Tensor",
+        "squeeze.dim",
+        "transpose.int",
+        "unsqueeze.default",
+        "view.default",
+    )
 )
 
 
@@ -108,6 +126,16 @@ def _allocates(node: Any) -> bool:
     return not composite or name_of(node.target) in _ALLOCATING_COMPOSITES
 
 
+def _is_unshared(node: Any) -> bool:
+    """Return whether the program reads the memory of a node's result through this result alone."""
+    while name_of(node.target) in _VIEWS:
+        (given,) = node.all_input_nodes
+        if len(given.users) > 1:
+            return False
+        node = given
+    return _allocates(node)
+
+
 def _returned_instead(node: Any) -> bool:
     """Change a node that writes to a tensor into one that returns the written tensor; return
     whether the preconditions hold."""
@@ -125,7 +153,7 @@ def _returned_instead(node: Any) -> bool:
         and result.shape == value.shape
     ):
         return False
-    if not _allocates(written):
+    if not _is_unshared(written):
         return False
     if not all(user is node or _allocates(user) for user in written.users):
         return False

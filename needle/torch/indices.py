@@ -16,8 +16,8 @@ _INTEGERS = ("int32", "int64")
 # Operators whose results hold every element of their first argument and nothing else.
 _KEEP_ALL = frozenset(
     "alias clone contiguous detach expand expand_as flatten flip movedim permute ravel repeat "
-    "reshape roll squeeze t to _to_copy transpose unflatten unsqueeze view view_as _unsafe_view "
-    "swapaxes long int lift_fresh_copy".split()
+    "reshape roll squeeze t to _to_copy transpose type_as unflatten unsqueeze view view_as "
+    "_unsafe_view swapaxes long int lift_fresh_copy".split()
 )
 # The position of the argument with indices along an axis. The argument before it is the axis.
 _ALONG = dict.fromkeys(

@@ -19,7 +19,7 @@ from needle_tvm._tvm.names import (
 )
 from needle_tvm.graph.dependence import Origins, is_op, parameters_of, readers_of
 from needle_tvm.target.info import target_info
-from needle_tvm.tir.extents import UNBOUNDED, Size, bounds_of, interval
+from needle_tvm.tir.extents import UNBOUNDED, Bounds, Size, bounds_of, interval
 
 
 def rewrite(
@@ -99,10 +99,11 @@ class Rewriter(expr_functor.PyExprMutator):
         self.target = target
         self.on_gpu = target_info(target).is_gpu
         self._function = function
-        # Not functools.cached_property: before Python 3.12 it has a lock, which forks would copy.
+        # Most passes need only some of these, and a network has thousands of parameters. Not
+        # functools.cached_property: before Python 3.12 it has a lock, which forks would copy.
         self._readers: Mapping[Any, list[Any]] | None = None
-        self._origins = Origins(parameters_of(function), self.lookup_binding)
-        self._bounds = bounds_of(function)
+        self._origins: Origins | None = None
+        self._bounds: Bounds | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -120,19 +121,32 @@ class Rewriter(expr_functor.PyExprMutator):
     def is_parameter_work(self, expr: Any) -> bool:
         """Return whether `expr` depends on parameters and constants alone, and on at least one
         parameter."""
-        return self._origins.is_parameter_work(expr)
+        return self._origin_finder().is_parameter_work(expr)
 
     def is_known(self, expr: Any) -> bool:
         """Return whether `expr` depends on parameters and constants alone."""
-        return self._origins.is_known(expr)
+        return self._origin_finder().is_known(expr)
+
+    def _origin_finder(self) -> Origins:
+        if self._origins is None:
+            self._origins = Origins(parameters_of(self._function), self.lookup_binding)
+        return self._origins
+
+    def _interval(self, extent: Size) -> tuple[int, int | None]:
+        """Return the least and the greatest value of an extent."""
+        if isinstance(extent, int):
+            return extent, extent
+        if self._bounds is None:
+            self._bounds = bounds_of(self._function)
+        return interval(extent.expr, self._bounds)
 
     def least(self, extent: Size) -> int:
         """Return the least value of an extent."""
-        return extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[0]
+        return self._interval(extent)[0]
 
     def most(self, extent: Size) -> int:
         """Return the greatest value of an extent; UNBOUNDED if it has no upper bound."""
-        high = extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[1]
+        high = self._interval(extent)[1]
         return UNBOUNDED if high is None else high
 
     def middle(self, extent: Size) -> int:

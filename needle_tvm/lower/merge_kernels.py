@@ -35,8 +35,8 @@ from needle_tvm.lower.in_place import COPY
 from needle_tvm.lower.region import Kernel, Plan, Region
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import regions
-from needle_tvm.tir.extents import KERNEL_CALLS, bounds_of, calls_in, shape_of, symbols_of
-from needle_tvm.tir.functions import static_shape
+from needle_tvm.tir.extents import bounds_of, shape_of, symbols_of
+from needle_tvm.tir.functions import KERNEL_CALLS, calls_in, static_shape
 
 BY_KERNEL = "main_by_kernel"
 

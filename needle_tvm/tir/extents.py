@@ -19,14 +19,17 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx, tvm
 from needle_tvm.tir import nests
-from needle_tvm.tir.functions import nodes_in, simplified, variables_of
+from needle_tvm.tir.functions import (
+    KERNEL_CALLS,
+    calls_in,
+    nodes_in,
+    simplified,
+    variables_of,
+)
 
 BOUNDS = "needle.bounds"  # function attribute: [least, most] for each of `symbols_of`
 
 LOWER, UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # TVM's attributes of Relax functions
-
-# Calls to PrimFuncs; the second kind writes results to the memory of arguments.
-KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
 
 # The size that decisions assume for an extent without an upper bound.
 UNBOUNDED = 1 << 20
@@ -131,7 +134,7 @@ def symbols_of(function: PrimFunc) -> list[Any]:
 
 
 def _in_order(expr: Any) -> list[Any]:
-    return [] if isinstance(expr, int) else nodes_in(expr, tvm.ir.Var)
+    return [] if isinstance(expr, int | tirx.IntImm) else nodes_in(expr, tvm.ir.Var)
 
 
 def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
@@ -256,18 +259,6 @@ def note_bounds(module: IRModule) -> IRModule:
 def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple[int, int | None]:
     high = None if one[1] is None or other[1] is None else max(one[1], other[1])
     return min(one[0], other[0]), high
-
-
-def calls_in(function: relax.Function) -> list[Any]:
-    """Return all kernel calls in a Relax function."""
-    found: list[Any] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and expr.op in KERNEL_CALLS:
-            found.append(expr)
-
-    relax.analysis.post_order_visit(function, visit)
-    return found
 
 
 def new_results(call: Any) -> list[Any]:

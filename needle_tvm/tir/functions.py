@@ -167,20 +167,19 @@ def in_float64(module: IRModule) -> IRModule:
     return tvm.ir.load_json(json.dumps(described))
 
 
-_KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+# Calls to PrimFuncs; the second kind writes results to the memory of arguments.
+KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+
+
+def calls_in(function: relax.Function) -> list[Any]:
+    """Return all kernel calls in a Relax function."""
+    return [call for call in nodes_in(function, NODES.call) if call.op in KERNEL_CALLS]
 
 
 def calls_of(module: IRModule, name: str) -> list[str]:
     """Return the names of the PrimFuncs that the Relax function `name` calls, one entry per
     call."""
-    called: list[str] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and expr.op in _KERNEL_CALLS:
-            called.append(expr.args[0].name_hint)
-
-    relax.analysis.post_order_visit(module[name], visit)
-    return called
+    return [call.args[0].name_hint for call in calls_in(module[name])]
 
 
 def estimate_flops(function: PrimFunc) -> int:

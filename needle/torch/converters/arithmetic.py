@@ -123,12 +123,12 @@ def _integer_power(base: Tensor, exponent: Any) -> Tensor:
     return integer_power(base, powers, int(np.iinfo(base.dtype).max).bit_length())
 
 
-@converter("aten.maximum", "prims.maximum")
+@converter("aten.maximum", "aten.max.other", "prims.maximum")
 def maximum(node: Node, x: Value, other: Value) -> Tensor:
     return ops.maximum(cast(x, node.dtype), cast(other, node.dtype))
 
 
-@converter("aten.minimum", "prims.minimum")
+@converter("aten.minimum", "aten.min.other", "prims.minimum")
 def minimum(node: Node, x: Value, other: Value) -> Tensor:
     return ops.minimum(cast(x, node.dtype), cast(other, node.dtype))
 

@@ -13,7 +13,7 @@ from ..program import Node
 from ..registry import converter
 
 
-@converter("aten._to_copy", "aten.to.dtype", "prims.convert_element_type")
+@converter("aten._to_copy", "aten.to", "aten.type_as", "prims.convert_element_type")
 def to_dtype(node: Node, x: Value, *_: Any) -> Tensor:
     """Cast a tensor to another dtype. Negative floats are cast to uint8 through int64, as in
     PyTorch (`static_cast_with_inter_type` in c10/util/TypeCast.h)."""

@@ -43,6 +43,7 @@ DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
 ROWS = "needle.rows"  # on the same block: [input rows per output row, input rows in a window]
 GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
 PLANES = "needle.planes"  # on the block that permutes the result to channels first (`write_planes`)
+TAPS = "needle.taps"  # on the block that permutes the result to (row, column, image, channel)
 ALIKE = (
     "needle.alike"  # on the padded input: number of neighbours all inside the image or all outside
 )
@@ -109,12 +110,15 @@ def _around_tiles(
     copies = sch.get_producers(tiles)
     if channelwise:
         copies = [copy for copy in copies if not _inlined(sch, copy)]
+    taps_first = blocks.annotated(sch, TAPS) is not None
     between, last = after(sch, [tiles, *copies])
     work = block_work(sch, tiles)
     if work < PARALLEL_WORK:
         cores = 1
 
     image, row, column, channel = sch.get_loops(last)
+    if taps_first:
+        row, column, image = image, row, column
     image_tile, i = sch.split(image, [None, tile.images])
     row_tile, j = sch.split(row, [None, tile.rows])
     column_tile, k = sch.split(column, [None, tile.columns])

@@ -4,10 +4,14 @@ Before: a call to the op `conv_weight` (x, g) without groups, in float32 or floa
 shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and
 the gradient `g` (B, Y, Z, N) with respect to the convolution's output.
 
-After: `permute(conv2d(permute(x), permute(g)))`, with `x` as images (C, H, W, B) and `g` as weights
+After: `taps(conv2d(permute(x), permute(g)))`, with `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). Convolutions have fast kernels. An output pixel of this convolution is a tap of the
 original, so strides and dilation are exchanged. The results of taps that meet only padding are
 zeros and are not computed, and an infinite gradient that meets only padding gives no NaN.
+
+`taps` permutes (C, kh, kw, N) to (kh, kw, C, N). It is a function of its own, which no pass moves:
+`fuse_planes` lets TVM fuse it into the convolution, whose kernel then writes the gradient in the
+layout of the weights, which the norm of a gradient and an optimizer read several times.
 
 A sum over many pixels is computed in parts, one for each group of images, which are then added: the
 error of adding n float32 products one after another grows with n.
@@ -18,9 +22,10 @@ from __future__ import annotations
 from typing import Any
 
 from needle.ops.conv import WEIGHT_GRADIENT
-from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, te
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.conv.cpu import TAPS
 from needle_tvm.kernels.conv.trim_taps import trimmed
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
@@ -87,13 +92,28 @@ class _Rewriter(Rewriter):
             kept = [side.end - side.first for side in sides]
             convolved = emit(op.reshape(convolved, (images[3], *kept, parts, result[3])))
             convolved = emit(op.sum(convolved, axis=3))
-        convolved = op.permute_dims(convolved, [1, 2, 0, 3])
         widths = [
             count
             for side, taps in zip(sides, result[:2], strict=True)
             for count in (side.first, taps - side.end)
         ]
-        return op.nn.pad(emit(convolved), [*widths, 0, 0, 0, 0]) if any(widths) else convolved
+        if any(widths):
+            convolved = emit(op.nn.pad(convolved, [0, 0, *widths, 0, 0]))
+        return self._taps_first(convolved)
+
+    def _taps_first(self, convolved: Any) -> Any:
+        """Return (C, kh, kw, N) as (kh, kw, C, N)."""
+        c, rows, columns, n = static_shape(convolved) or ()
+        shape = rows, columns, c, n
+        if rows == columns == 1:
+            return relax.op.reshape(convolved, shape)
+
+        def taps(y: te.Tensor) -> te.Tensor:
+            return te.compute(
+                shape, lambda i, j, c, n: y(c, i, j, n), name="taps", attrs={TAPS: 1}
+            )
+
+        return self.builder_.call_te(taps, convolved, primfunc_name_hint="taps")
 
     def _geometry(self, call: Any) -> list[int] | None:
         """Return stride, padding and dilation of the convolution; None if `call` is not such a

@@ -23,7 +23,7 @@ from needle_tvm.graph.passes.sink_views import BINARY, UNARY
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.graph.views import order_of
 from needle_tvm.kernels.blocks import item_bytes
-from needle_tvm.kernels.conv.cpu import CONV, GROUP, PLANES
+from needle_tvm.kernels.conv.cpu import CONV, GROUP, PLANES, TAPS
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
@@ -80,12 +80,12 @@ class _Rewriter(Rewriter):
 
 
 def fuse_planes(module: IRModule, target: Target) -> IRModule:
-    """Mark functions that come from `write_planes` as elementwise operators, in place of the
-    pattern that TVM finds for them."""
+    """Mark functions that come from `write_planes` and `weight_gradients` as elementwise operators,
+    in place of the pattern that TVM finds for them."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             notes = (block.annotations for block in nodes_in(function.body, NODES.sblock))
-            if any(PLANES in note for note in notes):
+            if any(PLANES in note or TAPS in note for note in notes):
                 pattern = function.with_attr("op_pattern", OP_PATTERN.elementwise)
                 module.update_func(name, pattern)
     return module

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Schedule, tirx
-from needle_tvm.kernels.blocks import blocks_of, inline_producers
+from needle_tvm.kernels.blocks import inline_producers
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
@@ -43,9 +43,9 @@ def rewritten(function: PrimFunc, rewrites: Sequence[Rewrite]) -> PrimFunc:
 
     Returns the function itself if no rewrite returns nests.
     """
+    if all(block.init is None for block in nodes_in(function, NODES.sblock)):
+        return function  # saves the schedule
     sch = Schedule(function)
-    if not blocks_of(sch):
-        return function
     inline_producers(sch, keep=set())
     inlined = sch.mod["main"]
     body = inlined.body.block.body

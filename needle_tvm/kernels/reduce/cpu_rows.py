@@ -77,6 +77,8 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
     """Return whether `cpu_partial`'s vectors of partial results are kept for one row at a time."""
+    if not any(is_partial(sch, block) for block in blocks_of(sch)):
+        return True
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
