@@ -25,6 +25,9 @@ _MISMATCH = error(ShapeError, r"shapes \(2, 3\) and \(4,\)", (2, 3), (4,))
 _BOTH_BOOL = error(TypeError, "bool", Arg((2,), dtype="bool"), Arg((2,), dtype="bool"))
 
 
+_NOT_WIDENED = ("float32", "float64")  # unlike half precision, which is computed in float32
+
+
 @register
 class Add(Binary):
     """y = a + b; logical or for two bools."""
@@ -100,6 +103,11 @@ class Multiply(Binary):
         return _te.cast(k, k.topi.multiply(x, y), _te.result(a, b))
 
     def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
+        one, other = (str(each.ty.dtype) for each in (a, b))
+        if one == "bool" and other in _NOT_WIDENED:  # a mask
+            return r.op.multiply(r.op.astype(a, other), b)
+        if other == "bool" and one in _NOT_WIDENED:
+            return r.op.multiply(a, r.op.astype(b, one))
         return _te.same_number(r, a, b) and r.op.multiply(a, b)
 
 
@@ -271,6 +279,11 @@ class Compare(Binary):
         if self.kind == "not_equal":
             return _te.broadcast(k, lambda p, q: _te.not_equal(k, p, q, _te.dtype_of(a)), a, b)
         return getattr(k.topi, self.kind)(a, b)
+
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
+        if self.kind == "not_equal" or not _te.same_number(r, a, b):
+            return None
+        return getattr(r.op, self.kind)(a, b)
 
 
 @register

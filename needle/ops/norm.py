@@ -330,6 +330,28 @@ class BatchNormTrain(Op):
         y = k.topi.add(y, k.topi.reshape(bias, shape))
         return y, *(k.topi.reshape(part, weight.shape) for part in (mean, variance))
 
+    def emit(self, r: ModuleType, x: Expr, weight: Expr, bias: Expr) -> Expr | None:
+        dtypes = {str(operand.ty.dtype) for operand in (x, weight, bias)}
+        extents = list(x.ty.shape.values)
+        over = self.over(len(extents))
+        if dtypes not in ({"float32"}, {"float64"}) or all(_te.is_one(extents[a]) for a in over):
+            return None
+        op, groups = r.op, _te.last_axes_first(over, len(extents))
+        column = [1 if a in over else n for a, n in enumerate(extents)]
+
+        def mean_of(y: Expr) -> Expr:
+            for some in groups:
+                y = op.mean(y, list(some), True)
+            return y
+
+        mean = mean_of(x)
+        centred = op.subtract(x, mean)
+        variance = mean_of(op.multiply(centred, centred))
+        scale = op.sqrt(op.add(variance, r.const(self.eps, dtypes.pop())))
+        y = op.multiply(op.divide(centred, scale), op.reshape(weight, column))
+        y = op.add(y, op.reshape(bias, column))
+        return r.Tuple([y, *(op.reshape(part, weight.ty.shape) for part in (mean, variance))])
+
 
 @functools.lru_cache(maxsize=256)
 def _last(axis: int, ndim: int) -> tuple[int, ...]:

@@ -87,6 +87,12 @@ class Summation(_Reduce):
         x = _te.cast(k, x, self.dtype_of(_te.dtype_of(x)))
         return _te.reduce_over(k, k.te.sum, x, self.over(x), self.keepdims)
 
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        axes = normalize_axes(self.name, self.axes, len(x.ty.shape.values))
+        if str(x.ty.dtype) not in ("float32", "float64") or not axes:
+            return None
+        return r.op.sum(x, list(axes), self.keepdims)
+
 
 @register
 class Mean(_Reduce):

@@ -152,7 +152,8 @@ def _emit(
             return _nothing(builder, node, extents)
         # Like the eager kernels, widen half precision and small integers, and round or wrap once.
         widen = set() if op.moves else _to_widen(node)
-        if prefer_emit and op.emit is not None and not _has_empty(node):
+        single = len(node.specs) == 1 or not widen
+        if prefer_emit and op.emit is not None and single and not _has_empty(node):
             wide = [_widened(builder, operand, widen) for operand in operands]
             result = op.emit(relax, *wide)
             if isinstance(result, relax.Expr):  # some cases have no equivalent operator

@@ -12,7 +12,7 @@ from needle.op import REGISTRY, Op
 from needle.ops import _te
 from needle.ops.arithmetic import Maximum, Minimum
 from needle.ops.norm import Normalize
-from needle.ops.reduce import Mean
+from needle.ops.reduce import Mean, Summation
 from needle.ops.scalar import MulScalar
 from needle_tvm._tvm.names import TE_NAMESPACE, Constant, relax, te, tirx, topi
 from needle_tvm.tir.functions import static_shape
@@ -51,12 +51,17 @@ def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, *call.args, primfunc_name_hint="softmax")
 
 
-def mean(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Accumulate long sums of float32 in float64."""
-    if not is_floating(str(call.ty.dtype)):
-        return call.op.get_attr("FLegalize")(builder, call)
-    axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
-    return _as_emit_te(Mean(axes, bool(call.attrs.keepdims)))(builder, call)
+def _long(kind: type[Op]) -> Callable[[relax.BlockBuilder, Any], Any]:
+    """Return a rule that legalises a sum or a mean with an op of this kind, which accumulates long
+    sums of float32 in float64."""
+
+    def rule(builder: relax.BlockBuilder, call: Any) -> Any:
+        if not is_floating(str(call.ty.dtype)):
+            return call.op.get_attr("FLegalize")(builder, call)
+        axes = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
+        return _as_emit_te(kind(axes, bool(call.attrs.keepdims)))(builder, call)
+
+    return rule
 
 
 def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
@@ -177,7 +182,8 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.minimum": _extremum(Minimum(), topi.minimum),
     "relax.multiply": multiply,
     "relax.divide": divide,
-    "relax.mean": mean,
+    "relax.mean": _long(Mean),
+    "relax.sum": _long(Summation),
     "relax.reshape": reshape,
     **{f"relax.{op.relax}": _as_emit_te(op()) for op in _ELEMENTWISE},
 }

@@ -47,6 +47,8 @@ UNARY = _operators(
     *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
 )
 BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+_CAST = tvm.ir.Op.get("relax.astype")
+_COMPARISONS = _operators("equal", "greater", "greater_equal", "less", "less_equal")
 
 
 class _View(Protocol):
@@ -265,11 +267,11 @@ class _Sinker(expr_functor.PyExprMutator):
             inner = self._viewed(call.args[0])
             twice = inner is not None and inner.op == _PERMUTE
             return _permuted_once(call, inner) if twice else call
-        if call.op in UNARY:
+        if call.op in UNARY or call.op == _CAST:
             view = self._viewed(call.args[0])
             operands = [] if view is None else [view.args[0], *call.args[1:]]
             return call if view is None else self._sunk(call, view, operands)
-        if call.op in BINARY:
+        if call.op in BINARY or call.op in _COMPARISONS:
             return self._binary(call)
         if call.op == _CONCAT:
             return self._concat(call)

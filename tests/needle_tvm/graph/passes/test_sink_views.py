@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from needle import ops
 from needle_tvm._tvm.names import relax, tirx
 from needle_tvm.graph.passes.sink_views import (
     reshape_permutes,
@@ -10,12 +11,16 @@ from needle_tvm.graph.passes.sink_views import (
     sink_permutes,
     sink_reshapes,
 )
+from needle_tvm.lower import pipeline
+from needle_tvm.tir.functions import calls_of
 from tests.needle_tvm.modules import (
+    AVX512,
     SM_90,
     Spec,
     check_becomes,
     check_stays,
     emit,
+    needle_module,
     relax_module,
 )
 
@@ -27,6 +32,7 @@ TWO = relax.const(2.0)
 UNARY = ("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf")
 ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "relu", "leakyrelu", "softplus")
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+COMPARISONS = ("equal", "greater", "greater_equal", "less", "less_equal")
 
 
 def planes(x):
@@ -51,8 +57,9 @@ def stays(graph_pass, before, *specs):
         *(getattr(op, name) for name in UNARY),
         *(getattr(op.nn, name) for name in ACTIVATIONS),
         lambda x: op.clip(x, 0, 6),
+        lambda x: op.astype(x, "float64"),
     ],
-    ids=[*UNARY, *ACTIVATIONS, "clip"],
+    ids=[*UNARY, *ACTIVATIONS, "clip", "astype"],
 )
 def test_functions_of_one_operand(function):
     becomes(sink_permutes, lambda x: function(planes(x)), lambda x: planes(function(x)), NHWC)
@@ -64,7 +71,7 @@ def test_functions_of_one_operand(function):
     )
 
 
-@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("name", BINARY + COMPARISONS)
 def test_functions_of_two_operands_keep_their_order(name):
     function = getattr(op, name)
     becomes(
@@ -82,6 +89,20 @@ def test_functions_of_two_operands_keep_their_order(name):
         ),
         *(NHWC, Spec(1, 4, 1, 1)),
     )
+
+
+def test_a_batch_norm_in_training_works_in_channels_last():
+    """Neither the statistics, nor the result, nor the mask of a ReLU's gradient is permuted."""
+
+    def norm(x, weight, bias, grad):
+        y, mean, variance = ops.batch_norm_train(ops.permute(x, TO_PLANES), weight, bias, 1).tuple()
+        masked = ops.permute(grad, TO_PLANES) * (y > 0)
+        return ops.permute(y.relu(), FROM_PLANES), ops.permute(masked, FROM_PLANES), mean, variance
+
+    module = needle_module(norm, NHWC, Spec(4), Spec(4), NHWC)
+    module = pipeline.run(pipeline.of(AVX512, "tuned").graph, module, AVX512)
+    names = calls_of(module, "main")
+    assert names and not any("transpose" in name for name in names)
 
 
 def test_a_chain_of_permutations_has_none_in_between():

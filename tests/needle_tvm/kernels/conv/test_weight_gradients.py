@@ -8,7 +8,10 @@ from needle.autograd.dispatch import apply
 from needle.ops.conv import ConvWeight
 from needle_tvm._tvm.names import relax
 from needle_tvm.graph.dependence import bindings_of, is_op
+from needle_tvm.kernels.conv.cpu import TAPS
 from needle_tvm.kernels.conv.weight_gradients import weight_gradients
+from needle_tvm.lower import pipeline
+from needle_tvm.tir.functions import NODES, nodes_in, prim_funcs
 from tests.needle_tvm.conftest import tensor
 from tests.needle_tvm.modules import AVX512, Spec, check_stays, needle_module
 
@@ -87,6 +90,36 @@ def test_long_sums_are_taken_in_parts():
     found = needle_tvm.compile(function, tensor(x), tensor(x))(x, x).numpy()
     # 16384 equal products, added one after the other, are off by 1e-4.
     np.testing.assert_allclose(found, np.sum(x.astype("float64") ** 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8, 17, 37), (3, 5, 6, 64, 16), (64, 8, 8, 8, 8)])
+def test_the_gradient_is_written_once_in_the_layout_of_the_weights(shape):
+    batch, rows, columns, inputs, channels = shape
+    of_weights = gradient((3, 2), padding=(1, 1))
+
+    def step(x, g, w):
+        found = of_weights(x, g)
+        clipped = found / (1.0 + (found * found).sum())
+        return w - clipped * 0.1, w * 0.9 + clipped * clipped
+
+    specs = Spec(batch, rows, columns, inputs), Spec(batch, rows, columns + 1, channels)
+    weights = Spec(3, 2, inputs, channels)
+    module = needle_module(step, *specs, weights)
+    module = pipeline.run(pipeline.of(AVX512, "tuned").graph, module, AVX512)
+    writers = [
+        name
+        for name, function in prim_funcs(module).items()
+        if any(TAPS in block.annotations for block in nodes_in(function, NODES.sblock))
+    ]
+    assert len(writers) == 1
+    draw = np.random.default_rng(0)
+    x, g, w = (draw.standard_normal(each.shape).astype("float32") for each in (*specs, weights))
+    found = needle_tvm.compile(step, *map(tensor, (x, g, w)))(x, g, w)
+    wanted = of_pytorch(x, g, (3, 2), (1, 1), (1, 1), (1, 1))
+    wanted /= 1 + (wanted**2).sum()
+    # Sums of at most 64 * 8 * 9 products, divided by numbers above 1.
+    for a, b in zip(found, (w - wanted * 0.1, w * 0.9 + wanted**2), strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
