@@ -51,7 +51,7 @@ def softmax(builder: relax.BlockBuilder, call: Any) -> Any:
     return builder.call_te(rule, *call.args, primfunc_name_hint="softmax")
 
 
-def _long(kind: type[Op]) -> Callable[[relax.BlockBuilder, Any], Any]:
+def _long(kind: type[Mean] | type[Summation]) -> Callable[[relax.BlockBuilder, Any], Any]:
     """Return a rule that legalises a sum or a mean with an op of this kind, which accumulates long
     sums of float32 in float64."""
 

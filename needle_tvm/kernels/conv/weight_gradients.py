@@ -109,9 +109,7 @@ class _Rewriter(Rewriter):
             return relax.op.reshape(convolved, shape)
 
         def taps(y: te.Tensor) -> te.Tensor:
-            return te.compute(
-                shape, lambda i, j, c, n: y(c, i, j, n), name="taps", attrs={TAPS: 1}
-            )
+            return te.compute(shape, lambda i, j, c, n: y(c, i, j, n), name="taps", attrs={TAPS: 1})
 
         return self.builder_.call_te(taps, convolved, primfunc_name_hint="taps")
 

@@ -66,7 +66,10 @@ REWRITTEN = {
     "a write through an alias that export drops": lambda m, y, x: (y.contiguous().relu_(), y)[1],
     "dropout in eval mode": lambda m, y, x: nn.functional.dropout(y, 0.5, False).relu_() + y,
     "alpha dropout": lambda m, y, x: nn.functional.alpha_dropout(y, 0.5, False).relu_() + y,
-    "dropout in place in eval mode": lambda m, y, x: (nn.functional.dropout(y, 0.5, False, True), y),
+    "dropout in place in eval mode": lambda m, y, x: (
+        nn.functional.dropout(y, 0.5, False, True),
+        y,
+    ),
     "a write through the only view": lambda m, y, x: y[:, 1:].transpose(1, 2)[:, 0].add_(1) * 2,
     "a tensor that flatten returns itself": lambda m, y, x: (torch.flatten(y, 0, 0).relu_(), y)[1],
     "a cast": lambda m, y, x: y.relu_().to("cpu", torch.float64) + 1,
