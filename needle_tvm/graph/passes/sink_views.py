@@ -167,6 +167,12 @@ class _Images(_Rows):
         return super().beside(view, other, value)
 
 
+def _is_mask(call: Any) -> bool:
+    """Return whether a call casts booleans. Other casts stay beside the matmul that reads them
+    (`narrow_products`)."""
+    return call.op == _CAST and str(call.args[0].ty.dtype) == "bool"
+
+
 def _moves_units_alone(source: Any, order: list[int]) -> bool:
     """Return whether a permutation leaves every element where it is in memory."""
     shape = shape_of(source)
@@ -267,7 +273,7 @@ class _Sinker(expr_functor.PyExprMutator):
             inner = self._viewed(call.args[0])
             twice = inner is not None and inner.op == _PERMUTE
             return _permuted_once(call, inner) if twice else call
-        if call.op in UNARY or call.op == _CAST:
+        if call.op in UNARY or _is_mask(call):
             view = self._viewed(call.args[0])
             operands = [] if view is None else [view.args[0], *call.args[1:]]
             return call if view is None else self._sunk(call, view, operands)

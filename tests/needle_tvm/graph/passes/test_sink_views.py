@@ -57,9 +57,9 @@ def stays(graph_pass, before, *specs):
         *(getattr(op, name) for name in UNARY),
         *(getattr(op.nn, name) for name in ACTIVATIONS),
         lambda x: op.clip(x, 0, 6),
-        lambda x: op.astype(x, "float64"),
+        lambda x: op.astype(op.greater(x, TWO), "float32"),
     ],
-    ids=[*UNARY, *ACTIVATIONS, "clip", "astype"],
+    ids=[*UNARY, *ACTIVATIONS, "clip", "mask"],
 )
 def test_functions_of_one_operand(function):
     becomes(sink_permutes, lambda x: function(planes(x)), lambda x: planes(function(x)), NHWC)
@@ -89,6 +89,10 @@ def test_functions_of_two_operands_keep_their_order(name):
         ),
         *(NHWC, Spec(1, 4, 1, 1)),
     )
+
+
+def test_casts_of_numbers_stay():
+    stays(sink_permutes, lambda x: op.astype(planes(x), "float64"), NHWC)
 
 
 def test_a_batch_norm_in_training_works_in_channels_last():
