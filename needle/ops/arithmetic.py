@@ -23,8 +23,6 @@ from .elementwise import cast, log
 
 _MISMATCH = error(ShapeError, r"shapes \(2, 3\) and \(4,\)", (2, 3), (4,))
 _BOTH_BOOL = error(TypeError, "bool", Arg((2,), dtype="bool"), Arg((2,), dtype="bool"))
-
-
 _NOT_WIDENED = ("float32", "float64")  # unlike half precision, which is computed in float32
 
 

@@ -88,7 +88,7 @@ def annotated(
     revision: int = 1,
 ) -> Callable[[F], F]:
     """Register `write(schedule, block, target, knobs)` as the rule for functions with a block that
-    has `annotation`.
+    has `annotation`. If `write` returns False, the rule does not fit.
 
     The first of `knobs` is the default. The rule's name is the annotation without its namespace.
     Raises ValueError if another rule of the same kind has that name.
@@ -104,8 +104,8 @@ def annotated(
             sch = Schedule(function)
             block = blocks.annotated(sch, annotation)
             with target, blamed_on(f"schedule rule {name!r}", name):
-                write(sch, block, target, knobs[0] if chosen is None else chosen)
-            return sch
+                fits = write(sch, block, target, knobs[0] if chosen is None else chosen)
+            return None if fits is False else sch
 
         others = knobs[1:]
         made = Rule(name, kind, order, apply, lambda *_: others, revision, _home(write))

@@ -1,6 +1,7 @@
 """Moves permutations and reshapes past elementwise operators, from operands to results.
 
-Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
+Before: an elementwise operator, a comparison or a cast of booleans reads `view(x)`, and its other
+operand, if it has one, is
 - a scalar constant, or
 - for a permutation: a permutation in the same order; a tensor whose inverse permutation another
   operator already reads; or a tensor of the same rank that varies along at most one axis, which is

@@ -36,6 +36,7 @@ from needle_tvm.kernels.blocks import (
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
 from needle_tvm.kernels.rule import annotated
 from needle_tvm.target.info import target_info
+from needle_tvm.tir.extents import is_static
 from needle_tvm.tir.functions import written_dtype
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
@@ -69,9 +70,11 @@ DEPTHWISE_VARIANTS = tuple(ConvKnobs(strips=strips) for strips in (None, 1, 2, 4
 
 
 @annotated(CONV, CONV_VARIANTS)
-def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
+def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> bool:
     """Schedule a convolution of `kernels.conv.pack_conv` with its fused epilogue."""
     planes = blocks.annotated(sch, PLANES)
+    if planes is None and _is_broadcast(sch, tiles):
+        return False
     if planes is None:
         _around_tiles(sch, tiles, target, knobs, CONV)
     else:
@@ -80,10 +83,11 @@ def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     around, unrolled = _innermost(sch, taps, knobs.unroll)
     sch.reorder(*around, *unrolled, *pixel, vector)
     sum_in_registers(sch, tiles, around[0], [*unrolled, *pixel], vector)
+    return True
 
 
 @annotated(DEPTHWISE, DEPTHWISE_VARIANTS)
-def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
+def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> bool:
     """Schedule a depthwise convolution of `kernels.conv.pack_conv` with its fused epilogue.
 
     A depthwise convolution does so little with each input that copying the inputs would cost more
@@ -94,9 +98,22 @@ def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> No
     window's rows is not unrolled, since LLVM would keep an input in a register until the next row
     reads it again.
     """
+    if _is_broadcast(sch, tiles):
+        return False
     _around_tiles(sch, tiles, target, knobs, DEPTHWISE)
     pixel, vector, (row, column) = _loops_of(sch, tiles)
     sum_in_registers(sch, tiles, row, [*pixel, column], vector)
+    return True
+
+
+def _is_broadcast(sch: Schedule, tiles: Any) -> bool:
+    """Return whether the epilogue broadcasts the convolution's result to a larger shape."""
+    (result,) = sch.get_consumers(tiles)
+    had, has = (sch.get(block).writes[0].source.shape for block in (result, blocks_of(sch)[-1]))
+    if len(had) != len(has):
+        return True
+    known = is_static(had) and is_static(has)
+    return known and math.prod(map(int, had)) != math.prod(map(int, has))
 
 
 def _around_tiles(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
+from needle import ops
 from needle.autograd.dispatch import apply
 from needle.ops.conv import ConvWeight
 from needle_tvm._tvm.names import relax
@@ -120,6 +121,29 @@ def test_the_gradient_is_written_once_in_the_layout_of_the_weights(shape):
     # Sums of at most 64 * 8 * 9 products, divided by numbers above 1.
     for a, b in zip(found, (w - wanted * 0.1, w * 0.9 + wanted**2), strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3, 6, 8), (1, 3, 3, 6, 8), (3, 3, 6, 8), (3, 3, 1, 8)])
+@pytest.mark.parametrize("inputs", [6, 1])
+def test_what_is_added_may_have_a_larger_shape(shape, inputs):
+    """The gradient, and then a convolution whose result (1, 3, 3, 8) is broadcast as well."""
+    draw = np.random.default_rng(0)
+    of_weights = gradient((3, 3))
+    shapes = (2, 9, 7, inputs), (2, 7, 5, 8), shape, (3, 3, inputs, 8), (1, 3, 3, inputs)
+    x, g, b, w, image = (draw.standard_normal(each).astype("float32") for each in shapes)
+
+    def added(x, g, b, w, image):
+        return of_weights(x, g) + b, ops.relu(ops.conv(image, w)) * b[..., :1, :]
+
+    found = needle_tvm.compile(added, *map(tensor, (x, g, b, w, image)))(x, g, b, w, image)
+    wanted = of_pytorch(x, g, (3, 3), (1, 1), (0, 0), (1, 1)) + b
+    # Sums of 70 products.
+    np.testing.assert_allclose(found[0].numpy(), wanted, rtol=0, atol=1e-4)
+    images, weights = torch.from_numpy(image).permute(0, 3, 1, 2), torch.from_numpy(w)
+    made = torch.conv2d(images, weights.permute(3, 2, 0, 1), padding=1).relu()
+    np.testing.assert_allclose(
+        found[1].numpy(), made.permute(0, 2, 3, 1).numpy() * b[..., :1, :], rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
